@@ -1,0 +1,42 @@
+"""The `radiximp` command: one module per subcommand, imported only when it is named."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+
+from radiximp import __version__
+
+# name -> one-line help; the module radiximp.cli.<name> has add_arguments(parser) and run(args) -> int
+COMMANDS = {
+    "model": "prepare the small default model and print its path",
+}
+
+
+class CommandError(Exception):
+    """A failure the user can act on: printed as one line, exit code 2."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one subcommand; returns its exit code (2 for a user error, 130 for ^C)."""
+    parser = argparse.ArgumentParser(prog="radiximp", description="Importance-aware KV cache for SGLang.")
+    parser.add_argument("--version", action="version", version=__version__)
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, help_text in COMMANDS.items():
+        subparsers.add_parser(name, help=help_text, add_help=False)
+    args, rest = parser.parse_known_args(argv)
+
+    module = importlib.import_module(f"radiximp.cli.{args.command}")
+    command_parser = argparse.ArgumentParser(
+        prog=f"radiximp {args.command}", description=COMMANDS[args.command]
+    )
+    module.add_arguments(command_parser)
+    try:
+        return module.run(command_parser.parse_args(rest))
+    except CommandError as error:
+        print(f"radiximp {args.command}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"radiximp {args.command}: interrupted", file=sys.stderr)
+        return 130
