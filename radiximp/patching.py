@@ -130,15 +130,18 @@ class Installation:
             raise PatchError(f"there is no patch {only}; there are {numbers}")
         with _one_line_errors(), file_swap.exclusive(self._root / _LOCK_NAME):
             files = self._read_files()
+            file_swap.discard_staged(file.path for file in files.values())
             chosen = [s for s in self._statuses(files) if only in (None, s.patch.number)]
             for status in chosen:
-                if status.state == "cannot apply" or (status.state == "half applied" and is_apply):
+                # a patch that would not fit is no reason to keep the others in
+                has_unknown_file = any(files[path].problem for path in status.patch.changes)
+                if has_unknown_file or (is_apply and not status.is_clean):
                     raise PatchError(str(status))
-            to_change = {s.patch.number for s in chosen if s.state != goal}
+            changeable = {"not applied"} if is_apply else {"applied", "half applied"}
+            to_change = {s.patch.number for s in chosen if s.state in changeable}
             if not to_change:
                 what = f"patch {only}" if only else "every patch"
                 raise PatchError(f"{what} is already applied" if is_apply else f"{what} is {goal}")
-            file_swap.discard_staged(file.path for file in files.values())
             file_swap.swap_all(self._swaps(files, to_change, is_apply))
             done = self._statuses(self._read_files())
             for status in done:

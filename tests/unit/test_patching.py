@@ -197,6 +197,10 @@ def test_overlapping_patches_are_not_both_applied(site: Path, patches: Path) -> 
     with pytest.raises(PatchError, match="two changes overlap"):
         installation.apply()
     assert snapshot(site) == before
+    states = [status.state for status in installation.apply("0002")]
+    assert states == ["not applied", "applied", "cannot apply"]
+    installation.revert()
+    assert snapshot(site) == before
 
 
 def test_other_versions_and_missing_sglang_are_refused(tmp_path: Path, patches: Path) -> None:
@@ -273,6 +277,16 @@ def test_revert_repairs_after_a_kill_between_renames(
         installation.apply()
     installation.revert()
     assert snapshot(site) == before  # nor is the lock or a staged file left
+
+
+def test_what_a_kill_before_the_first_rename_leaves_is_removed(
+    site: Path, installation: Installation
+) -> None:
+    before = snapshot(site)
+    (site / "sglang/a.py.radiximp-new").write_bytes(A_1[:10])
+    with pytest.raises(PatchError, match="^every patch is not applied$"):
+        installation.revert()
+    assert snapshot(site) == before
 
 
 def test_one_process_at_a_time(site: Path, installation: Installation) -> None:
@@ -375,7 +389,9 @@ def test_command_line(site: Path, patches: Path, monkeypatch: pytest.MonkeyPatch
     assert "0001-two-files: half applied: " in capsys.readouterr().out
     assert main(["patch", "apply", "--only", "0001", *root]) == 2
     out, err = capsys.readouterr()
-    assert out == "" and err.startswith("radiximp patch: 0001-two-files: half applied") and err.count("\n") == 1
+    assert (
+        out == "" and err.startswith("radiximp patch: 0001-two-files: half applied") and err.count("\n") == 1
+    )
     assert main(["patch", "revert", *root]) == 0
     assert contents(site) == (A, B)
     assert main(["patch", "check", "--only", "9", *root]) == 2
@@ -385,3 +401,10 @@ def test_command_line(site: Path, patches: Path, monkeypatch: pytest.MonkeyPatch
 def test_nothing_heavy_is_imported() -> None:
     code = "import sys, radiximp.cli.patch; sys.exit(bool({'torch', 'sglang', 'numpy'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_every_patch_of_the_series_has_its_row() -> None:
+    directory = patching.patch_directory()
+    rows = [line for line in (directory / "README.md").read_text().splitlines() if line.startswith("| [")]
+    assert [row.split("]")[0][3:] for row in rows] == [patch.name for patch in load_series(directory)]
+    assert all(patching.SGLANG_VERSION in row for row in rows)
