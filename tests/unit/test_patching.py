@@ -299,6 +299,33 @@ def test_one_process_at_a_time(site: Path, installation: Installation) -> None:
     installation.apply()
 
 
+def test_a_lock_file_removed_before_it_is_locked_is_taken_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, flock, calls = tmp_path / "lock", file_swap._flock, []
+
+    def flock_late(descriptor: int, mode: int, lock_path: Path) -> None:
+        calls.append(mode)
+        if len(calls) == 1:
+            lock_path.unlink()  # what the former holder does last
+        flock(descriptor, mode, lock_path)
+
+    monkeypatch.setattr(file_swap, "_flock", flock_late)
+    with file_swap.exclusive(path):
+        assert len(calls) == 2
+        with pytest.raises(file_swap.SwapError, match="another process"), file_swap.exclusive(path):
+            pass
+    assert not path.exists()
+
+
+def test_a_file_changed_since_it_was_read_is_not_overwritten(site: Path) -> None:
+    a, b = site / "sglang/a.py", site / "sglang/b.py"
+    before = snapshot(site)
+    with pytest.raises(file_swap.SwapError, match="a.py was changed by another program meanwhile; nothing"):
+        file_swap.swap_all([file_swap.Swap(b, B, B_1), file_swap.Swap(a, A_2, A_1)])
+    assert snapshot(site) == before
+
+
 def test_many_processes_leave_one_winner(site: Path, patches: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from radiximp.patching import *\n"
