@@ -23,7 +23,8 @@ def _setting(default: float | bool, low: float, high: float, text: str) -> Any:
 class PolicyConfig:
     """Settings of the `importance` eviction policy. Numbers are inclusive ranges."""
 
-    half_life_s: float = _setting(60.0, 0, 1e9, "a use counts half after this long; 0 ranks by last access as lru does")
+    half_life_s: float = _setting(300.0, 0, 1e9, "a use counts half after this long; 0 ranks by last access as lru does")
+    max_uses: float = _setting(2, 1, 1e9, "decayed uses beyond this many add nothing, so an old hot set can be let go")
     burst_s: float = _setting(0.25, 0, 3600, "uses closer together than this count as less than one use each")
     importance_weight: float = _setting(1.0, 0, 8, "exponent of a node's attention density in its score; 0 ignores it")
     importance_half_life_queries: float = _setting(8, 1, 1e6, "observations until an old density counts half")

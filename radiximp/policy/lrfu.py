@@ -35,7 +35,8 @@ class ImportanceLRFU:
         else:
             gap_s = now_s - history.last_use_s
             added = 1.0 if config.burst_s == 0 else 1 - exp2(-gap_s / config.burst_s)
-            history.weight = history.weight * exp2(-gap_s / config.half_life_s) + added
+            weight = history.weight * exp2(-gap_s / config.half_life_s) + added
+            history.weight = min(weight, config.max_uses)
         history.num_queries += 1
         history.last_use_s = now_s
         history.last_use_tick = tick

@@ -107,6 +107,7 @@ class ImportanceTreeCore(TreeAnnotations, UnifiedTreeCore):
         head, action = super()._split_node(key, child, split_len)
         if not hasattr(UnifiedTreeCore, "_on_node_split"):
             self._on_node_split(head, child)
+        self.touch_leaf(child)
         return head, action
 
     def _on_node_split(self, new_parent: UnifiedTreeNode, child: UnifiedTreeNode) -> None:
@@ -115,7 +116,6 @@ class ImportanceTreeCore(TreeAnnotations, UnifiedTreeCore):
         new_parent.history = child.history.split(head_tokens, head_tokens + len(child.key))
         if new_parent.history.pin_expires_s < math.inf:
             heapq.heappush(self._pin_expiries, (new_parent.history.pin_expires_s, new_parent.id))
-        self.touch_leaf(child)
 
     def _remove_leaf_from_parent(self, node: UnifiedTreeNode) -> None:
         self._leave_ghost(node)
