@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from radiximp.serving.cpu import platform
+from radiximp.serving import accelerator
 from tests.server.server import Server, launch, run_to_exit
 
-pytestmark = pytest.mark.skipif(platform.find_accelerator() is not None, reason="there is an accelerator")
+pytestmark = pytest.mark.skipif(accelerator.find() is not None, reason="there is an accelerator")
 
 # Small enough that a few prompts push each other off the device, large enough for one and its answer.
 SMALL_DEVICE = ["--max-total-tokens", "2048", "--chunked-prefill-size", "512"]

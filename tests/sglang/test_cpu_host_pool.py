@@ -30,7 +30,7 @@ def make_pools(page_size: int, layout: str) -> tuple[MHATokenToKVPool, MHATokenT
         device="cpu",
         enable_memory_saver=False,
     )
-    info = device.get_buffer_info() if hasattr(device, "get_buffer_info") else device.buffer_info
+    info = device._mha_buffer_info()
     host = get_mha_host_pool_cls(info)(
         info,
         host_to_device_ratio=2.0,

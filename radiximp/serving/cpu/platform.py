@@ -15,6 +15,8 @@ from sglang.srt.platforms.cpu import CpuDeviceMixin
 from sglang.srt.platforms.device_mixin import PlatformEnum
 from sglang.srt.platforms.interface import PlatformCapabilities, SRTPlatform
 
+from radiximp.serving import accelerator
+
 if TYPE_CHECKING:
     from sglang.srt.server_args import ServerArgs
 
@@ -23,21 +25,12 @@ ATTENTION_BACKEND = "radiximp_cpu"
 
 def activate() -> str | None:
     """Qualified name of the platform class; None where SGLang has a platform of its own."""
-    if os.environ.get("SGLANG_USE_CPU_ENGINE", "0") == "1" or find_accelerator() is not None:
+    if os.environ.get("SGLANG_USE_CPU_ENGINE", "0") == "1" or accelerator.find() is not None:
         return None
     # Threads that spin while they wait lose their time slice to other work on a shared machine, and every
     # operator then takes a scheduling quantum. Read when a process starts, so this reaches the workers.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     return f"{__name__}.RadiximpCpuPlatform"
-
-
-def find_accelerator() -> str | None:
-    """Device type of an accelerator that torch can use ("cuda" also stands for ROCm), None if there is none."""
-    for name in ("cuda", "xpu", "npu", "musa", "mps"):
-        module = getattr(torch, name, None)
-        if module is not None and module.is_available():
-            return name
-    return None
 
 
 def is_active() -> bool:
