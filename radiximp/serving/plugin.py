@@ -1,2 +1,4 @@
 def register() -> None:
-    pass
+    from radiximp.serving import cpu
+
+    cpu.install()
