@@ -1,0 +1,79 @@
+"""What one tree node remembers: its uses, who used it, its importance and its pin."""
+
+from __future__ import annotations
+
+import math
+
+from radiximp.importance.aggregate import ImportanceAggregate
+
+_SESSION_BITS = 64
+
+
+class NodeHistory:
+    """The annotation of one node. Plain data: the policy gives `weight` its meaning.
+
+    weight: decayed number of uses as of `last_use_s` (1.0 for a node never used).
+    last_use_s: the injected clock at the last use; last_use_tick: the logical clock, which also
+    orders uses within one instant. last_query: the request that was last counted here.
+    num_queries: uses since the node's content was first seen, evictions included.
+    """
+
+    __slots__ = (
+        "weight",
+        "last_use_s",
+        "last_use_tick",
+        "last_query",
+        "num_queries",
+        "session_bits",
+        "importance",
+        "num_pins",
+        "pin_expires_s",
+    )
+
+    def __init__(self, now_s: float, tick: int) -> None:
+        self.weight = 1.0
+        self.last_use_s = now_s
+        self.last_use_tick = tick
+        self.last_query = 0
+        self.num_queries = 0
+        self.session_bits = 0
+        self.importance: ImportanceAggregate | None = None
+        self.num_pins = 0
+        self.pin_expires_s = math.inf
+
+    @property
+    def density(self) -> float:
+        """Aggregated attention density; 1.0 (an average token) before any observation."""
+        return 1.0 if self.importance is None else self.importance.density
+
+    def add_session(self, session_hash: int) -> None:
+        """Count a session, given as a hash that is the same on every rank."""
+        self.session_bits |= 1 << (session_hash % _SESSION_BITS)
+
+    @property
+    def num_sessions(self) -> int:
+        """Distinct sessions, estimated by linear counting (exact to a few per cent below about 50)."""
+        num_zeros = _SESSION_BITS - self.session_bits.bit_count()
+        return round(-_SESSION_BITS * math.log(max(num_zeros, 0.5) / _SESSION_BITS))
+
+    def split(self, head_tokens: int, total_tokens: int) -> NodeHistory:
+        """Cut after `head_tokens` of `total_tokens`: returns the head's history, keeps the tail's.
+
+        Uses, sessions and pins copy (a pin covers whole nodes); importance shares by tokens.
+        """
+        head = NodeHistory(self.last_use_s, self.last_use_tick)
+        head.copy_uses(self)
+        head.num_pins = self.num_pins
+        head.pin_expires_s = self.pin_expires_s
+        if self.importance is not None:
+            head.importance = self.importance.split(head_tokens, total_tokens)
+        return head
+
+    def copy_uses(self, other: NodeHistory) -> None:
+        """Take over the uses, sessions and last query of `other`."""
+        self.weight = other.weight
+        self.last_use_s = other.last_use_s
+        self.last_use_tick = other.last_use_tick
+        self.last_query = other.last_query
+        self.num_queries = other.num_queries
+        self.session_bits = other.session_bits

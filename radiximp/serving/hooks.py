@@ -1,0 +1,64 @@
+"""The places where the plugin joins SGLang's flow, each as one hook and no larger than it must be.
+
+Every hook checks that the `importance` policy is the one in use and otherwise returns at once.
+"""
+
+from __future__ import annotations
+
+from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+from radiximp.serving import launch, namespaces, requests
+from radiximp.serving.strategy import POLICY_NAME
+from radiximp.serving.tree_core_backend import is_ours, with_tree_core
+
+
+def register_hooks() -> None:
+    """Register all hooks; SGLang applies them right after the plugins have run."""
+    cache = "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache"
+    scheduler = "sglang.srt.managers.scheduler.Scheduler"
+    time_stats = "sglang.srt.observability.req_time_stats.ReqTimeStatsBase"
+    for target, hook, kind in (
+        (f"{cache}.__init__", _choose_tree_core, HookType.BEFORE),
+        (f"{cache}.evict_for_alloc", _state_shortfall, HookType.AROUND),
+        ("sglang.srt.mem_cache.registry.create_tree_cache", _check_tree_cache, HookType.AFTER),
+        ("sglang.srt.server_args.prepare_server_args", launch.check_command_line, HookType.AFTER),
+        ("sglang.srt.server_args.ServerArgs.resolve_once", launch.check_server_args, HookType.BEFORE),
+        ("sglang.srt.managers.schedule_batch.Req.__init__", namespaces.separate_lora, HookType.AFTER),
+        (f"{time_stats}.__getstate__", requests.send_arrival, HookType.AFTER),
+        (f"{scheduler}.handle_generate_request", requests.receive_arrival, HookType.BEFORE),
+        (f"{scheduler}.get_internal_state", requests.add_stats, HookType.AFTER),
+    ):
+        HookRegistry.register(target, hook, kind)
+
+
+def _choose_tree_core(cache, params, *args, **kwargs):
+    if is_ours(params):
+        params = with_tree_core(params)
+    return (cache, params, *args), kwargs
+
+
+def _state_shortfall(evict_for_alloc, cache, params, **kwargs):
+    # SGLang then asks the walk for "as much as there is" and stops it when the allocation fits;
+    # the tree core must know what is really short to cut a long leaf rather than drop it.
+    core = cache.tree_core
+    if cache.disable or not hasattr(core, "shortfall_tokens"):
+        return evict_for_alloc(cache, params, **kwargs)
+    core.shortfall_tokens = params.num_tokens
+    try:
+        return evict_for_alloc(cache, params, **kwargs)
+    finally:
+        core.shortfall_tokens = 0
+
+
+def _check_tree_cache(cache, ctx) -> None:
+    from radiximp.serving.tree_core import ImportanceTreeCore
+
+    if ctx.params.eviction_policy.lower() != POLICY_NAME:
+        return
+    core = getattr(cache, "tree_core", None)
+    if not isinstance(core, ImportanceTreeCore):
+        raise ValueError(
+            f"--radix-eviction-policy {POLICY_NAME} needs the unified radix cache with radiximp's tree core, but "
+            f"{type(cache).__name__} runs {type(core).__name__}; drop the flag or the option that chose that cache"
+        )
+    core.announce()

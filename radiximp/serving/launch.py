@@ -1,0 +1,38 @@
+"""Checks a launch before any weight is loaded; a mistake is one clear line and exit code 2."""
+
+from __future__ import annotations
+
+import sys
+
+from radiximp.config import ConfigError, PolicyConfig
+from radiximp.serving.strategy import POLICY_NAME
+
+
+def check_server_args(server_args) -> None:
+    """Raise ConfigError if the policy's configuration or its companions cannot be served."""
+    if getattr(server_args, "radix_eviction_policy", None) != POLICY_NAME:
+        return
+    config = server_args.radix_eviction_policy_config
+    if config is not None and not isinstance(config, dict):
+        raise ConfigError(f"--radix-eviction-policy-config: expected a JSON object, got {config!r}")
+    try:
+        PolicyConfig.from_mapping(config)
+    except ConfigError as error:
+        raise ConfigError(f"--radix-eviction-policy-config: {error}") from None
+    if server_args.disable_radix_cache:
+        raise ConfigError(
+            f"--radix-eviction-policy {POLICY_NAME} has nothing to evict with --disable-radix-cache; drop one of them"
+        )
+
+
+def check_command_line(server_args, argv) -> None:
+    """After the command line is parsed: check it, print one line and exit 2 on a mistake; add our routes."""
+    try:
+        check_server_args(server_args)
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    if server_args.radix_eviction_policy == POLICY_NAME:
+        from radiximp.serving.http import add_routes
+
+        add_routes()

@@ -1,0 +1,31 @@
+"""Keeps (LoRA, extra_key) pairs apart that SGLang joins into one string.
+
+SGLang appends the adapter's id to the request's extra_key, so ("ab", "c") and ("a", "bc") share
+KV computed by different weights. The tree's key becomes an injective encoding of the pair instead.
+It still ends in the adapter's id, which SGLang's KV events look up.
+"""
+
+from __future__ import annotations
+
+from sglang.srt.runtime_context import get_memory
+
+from radiximp.serving.strategy import POLICY_NAME
+
+_LORA = "\x00lora:"
+_PLAIN = "\x00plain:"
+
+
+def joined(extra_key: str | None, lora_id: str | None) -> str | None:
+    """One string for the pair; different pairs never give the same one. None and "" extra_key differ."""
+    if lora_id is not None:
+        length = "-" if extra_key is None else str(len(extra_key))
+        return f"{_LORA}{length}:{extra_key or ''}{lora_id}"
+    if extra_key is not None and extra_key.startswith("\x00"):
+        return _PLAIN + extra_key
+    return extra_key
+
+
+def separate_lora(result, req, *args, extra_key=None, lora_id=None, **kwargs) -> None:
+    """After `Req.__init__`: replace the concatenation by the injective key."""
+    if get_memory().radix_eviction_policy == POLICY_NAME:
+        req.extra_key = joined(extra_key, lora_id)

@@ -1,0 +1,40 @@
+"""What rides with a request between SGLang's processes: its arrival time in, our statistics out.
+
+The arrival is stamped once, where the request enters, and is broadcast with it: a clock that reads
+the same on every rank. (The name must not end in "time": SGLang shifts such fields by each process's
+own clock.)
+"""
+
+from __future__ import annotations
+
+from sglang.srt.observability import req_time_stats
+
+ARRIVAL_FIELD = "radiximp_arrival_s"
+
+# A class attribute, so that SGLang's copying constructor carries the field from class to class.
+setattr(req_time_stats.ReqTimeStatsBase, ARRIVAL_FIELD, 0.0)
+
+
+def send_arrival(state: dict, time_stats) -> dict:
+    """Add the arrival (seconds, wall clock of the process that took the request) to what is pickled."""
+    arrival_s = getattr(time_stats, ARRIVAL_FIELD)
+    if not arrival_s and getattr(time_stats, "created_time", 0.0):
+        arrival_s = req_time_stats.convert_time_to_realtime(time_stats.created_time)
+    state[ARRIVAL_FIELD] = arrival_s
+    return state
+
+
+def receive_arrival(scheduler, recv_req, *args, **kwargs) -> None:
+    """Advance the tree's clock to the request that comes in."""
+    core = getattr(scheduler.tree_cache, "tree_core", None)
+    if hasattr(core, "observe_arrival"):
+        arrival_s = getattr(recv_req.time_stats, ARRIVAL_FIELD, 0.0)
+        if arrival_s:
+            core.observe_arrival(arrival_s)
+
+
+def add_stats(output, scheduler, *args, **kwargs) -> None:
+    """Put the tree's statistics into the internal state that the scheduler reports."""
+    core = getattr(scheduler.tree_cache, "tree_core", None)
+    if hasattr(core, "stats"):
+        output.internal_state["radiximp"] = {"dp_rank": scheduler.ps.dp_rank or 0, **core.stats()}

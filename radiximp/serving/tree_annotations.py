@@ -1,0 +1,237 @@
+"""What people and other subsystems ask of an annotated tree: observe, pin, describe, statistics.
+
+A question (`describe`, `dry_run`, `get_importance`, `stats`) changes nothing, not even an order.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import zlib
+from collections.abc import Iterator, Sequence
+
+from sglang.srt.mem_cache.radix_cache import RadixKey
+from sglang.srt.mem_cache.unified_cache.components import BASE_COMPONENT_TYPE
+
+from radiximp import __version__
+from radiximp.importance.aggregate import ImportanceAggregate
+
+
+class TreeAnnotations:
+    """Mixin of `ImportanceTreeCore`; O(path) per call unless said otherwise."""
+
+    @staticmethod
+    def session_hash(session_id: str) -> int:
+        """A hash of a session's name that is equal in every process."""
+        return zlib.crc32(session_id.encode())
+
+    def _walk(self, key: RadixKey) -> Iterator[tuple[object, int, int]]:
+        """(node, start, matched tokens) along `key`, through nodes with KV on device or host; reads only."""
+        key, _ = key.maybe_to_bigram_view(self.is_eagle)
+        key = key.page_aligned(self.page_size)
+        node, start = self.root_node, 0
+        while len(key) > 0:
+            node = node.children.get(key.child_key(self.page_size))
+            if node is None or (node.evicted and not node.backuped):
+                return
+            matched = node.key.match(key, page_size=self.page_size)
+            if matched == 0:
+                return
+            yield node, start, matched
+            if matched < len(node.key):
+                return
+            start += matched
+            key = key[matched:]
+
+    def observe(self, key: RadixKey, page_densities: Sequence[float]) -> int:
+        """Fold one query's attention into the nodes along `key`; returns how many nodes took it.
+
+        page_densities: [num_pages] non-negative floats, mass share / token share of each page of the
+        prefix (1.0 = as attended as the average token), already reduced over ranks. Pages beyond the
+        prefix that is in the tree are ignored. Raises ValueError for a negative or non-finite density.
+        """
+        for density in page_densities:
+            if not (density >= 0 and math.isfinite(density)):
+                raise ValueError(f"page_densities: expected finite numbers >= 0, got {density!r}")
+        observed = []
+        for node, start, matched in self._walk(key):
+            first, last = start // self.page_size, (start + matched) // self.page_size
+            pages = page_densities[first:last]
+            if len(pages):
+                observed.append((float(sum(pages)) / len(pages), len(pages) * self.page_size, node))
+        num_top = max(1, math.ceil(self.config.top_fraction * len(observed)))
+        order = sorted(range(len(observed)), key=lambda i: (-observed[i][0], i))
+        top = set(order[:num_top])
+        for i, (density, num_tokens, node) in enumerate(observed):
+            if node.history.importance is None:
+                node.history.importance = ImportanceAggregate()
+            node.history.importance.observe(
+                density,
+                num_tokens,
+                i in top,
+                self.config.importance_half_life_queries,
+                self.config.window_queries,
+            )
+            self.touch_leaf(node)
+        return len(observed)
+
+    def get_importance(self, node_id: int) -> float:
+        """Aggregated attention density of a node; 1.0 before any observation. KeyError if it is gone."""
+        return self.node_by_id(node_id).history.density
+
+    # ---- pins: soft, within a budget; a pinned leaf goes after all others, never wedges the pool ----
+
+    @property
+    def pin_budget_tokens(self) -> int:
+        """Most tokens that pins may protect at once."""
+        return int(self.config.pin_fraction * self._pool_tokens)
+
+    def pin(self, key: RadixKey, ttl_s: float | None = None) -> int:
+        """Protect the prefix of `key` that is on the device; returns the tokens of it now pinned.
+
+        Less than asked if the prefix is shorter or the budget ends first. None never expires.
+        """
+        expires_s = math.inf if ttl_s is None else self.clock.now_s() + ttl_s
+        self.settle()
+        pinned = 0
+        for node, _, matched in list(self._walk(key)):
+            if node.evicted:
+                break
+            if not node.history.num_pins:
+                room = self.pin_budget_tokens - self.pinned_tokens
+                matched = min(matched, room - room % self.page_size)
+            if matched == 0:
+                break
+            is_whole = matched == len(node.key)
+            if not is_whole:
+                if node.write_through_pending_id is not None or self.is_host_memory_buffer_only:
+                    break  # the cache tracks this node's copy by id: it must not be cut from here
+                node, _ = self._split_node(node.key, node, matched)
+            self._pin_node(node, expires_s)
+            pinned += matched
+            if not is_whole:
+                break
+        return pinned
+
+    def _pin_node(self, node, expires_s: float) -> None:
+        history = node.history
+        if not history.num_pins:
+            self.pinned_tokens += len(node.key)
+            history.pin_expires_s = expires_s
+        history.num_pins += 1
+        history.pin_expires_s = max(history.pin_expires_s, expires_s)
+        if history.pin_expires_s < math.inf:
+            heapq.heappush(self._pin_expiries, (history.pin_expires_s, node.id))
+        self.touch_leaf(node)
+
+    def unpin(self, key: RadixKey) -> int:
+        """Take one pin off the nodes along `key`; returns the tokens that had one, 0 if not pinned."""
+        unpinned = 0
+        for node, _, matched in self._walk(key):
+            if matched < len(node.key) or not node.history.num_pins:
+                break
+            unpinned += matched
+            node.history.num_pins -= 1
+            if not node.history.num_pins:
+                self._drop_pins(node)
+        return unpinned
+
+    def _drop_pins(self, node) -> None:
+        node.history.num_pins = 0
+        node.history.pin_expires_s = math.inf
+        self.pinned_tokens -= len(node.key)
+        self.touch_leaf(node)
+
+    def settle(self) -> None:
+        """Bring the order up to now: record waiting lookups, drop the pins whose time has passed."""
+        self.settle_uses()
+        now_s = self.clock.now_s()
+        while self._pin_expiries and self._pin_expiries[0][0] <= now_s:
+            _, node_id = heapq.heappop(self._pin_expiries)
+            node = self._node_arena.get(node_id)
+            if node is not None and node.history.num_pins and node.history.pin_expires_s <= now_s:
+                self._drop_pins(node)
+
+    # ---- questions ----
+
+    def describe(self, key: RadixKey) -> list[dict]:
+        """The nodes along `key`: tokens, tier, importance, queries, sessions, pins."""
+        self.settle_uses()
+        return [self._node_info(node, matched) for node, _, matched in self._walk(key)]
+
+    def hotspots(self, limit: int = 10) -> list[dict]:
+        """Nodes used by the most requests, ties to the larger density; O(nodes)."""
+        self.settle_uses()
+        nodes = [node for node in self._node_arena.values() if node is not self.root_node]
+        nodes.sort(key=lambda node: (-node.history.num_queries, -node.history.density, node.id))
+        return [self._node_info(node, len(node.key)) for node in nodes[:limit]]
+
+    def dry_run(self, num_tokens: int) -> list[dict]:
+        """The device victims that an eviction of `num_tokens` would take now, in order; O(leaves log leaves)."""
+        self.settle_uses()
+        freed, victims = 0, []
+        gone: set = set()
+        heap = [(*self._rank(leaf), leaf.id, leaf) for leaf in self.evictable_device_leaves]
+        heapq.heapify(heap)
+        while heap and freed < num_tokens:
+            leaf = heapq.heappop(heap)[-1]
+            victims.append(self._node_info(leaf, len(leaf.key)))
+            freed += len(leaf.key)
+            gone.add(leaf)
+            parent = leaf.parent
+            if self._would_be_leaf(parent, gone):
+                heapq.heappush(heap, (*self._rank(parent), parent.id, parent))
+        return victims
+
+    def _would_be_leaf(self, node, gone: set) -> bool:
+        if node is self.root_node or node.evicted or any(data.lock_ref for data in node.component_data):
+            return False
+        return all(child in gone or child.evicted for child in node.children.values())
+
+    def _node_info(self, node, num_tokens: int) -> dict:
+        history = node.history
+        return {
+            "node": node.id,
+            "tokens": num_tokens,
+            "is_on_device": node.component_data[BASE_COMPONENT_TYPE].value is not None,
+            "is_on_host": node.backuped,
+            "importance": history.density,
+            "queries": history.num_queries,
+            "sessions": history.num_sessions,
+            "age_s": self.clock.now_s() - history.last_use_s,
+            "is_pinned": history.num_pins > 0,
+        }
+
+    def stats(self) -> dict:
+        """Counters and sizes for `/radiximp/stats`; plain JSON types, read-only."""
+        self.settle_uses()
+        return {
+            "version": __version__,
+            "policy": self.policy.name,
+            "tree_core": type(self).__name__,
+            "config": {name: getattr(self.config, name) for name in self.config.__dataclass_fields__},
+            "scorer_calls": self.eviction_strategy.num_calls,
+            "uses": self._tick,
+            "evictions": {tier: self.num_evictions[tier] for tier in ("device", "host")},
+            "evicted_tokens": {tier: self.num_evicted_tokens[tier] for tier in ("device", "host")},
+            "ghosts": len(self.ghosts),
+            "ghost_hits": self.ghosts.num_hits,
+            "nodes": len(self._node_arena) - 1,
+            "leaves": {"device": len(self.evictable_device_leaves), "host": len(self.evictable_host_leaves)},
+            "pinned_tokens": self.pinned_tokens,
+            "pin_budget_tokens": self.pin_budget_tokens,
+            "clock_s": self.clock.now_s(),
+            "victim_digest": self.victim_digest,
+        }
+
+    def sanity_check(self, *args, **kwargs):
+        """The base class's check, then that index, pins and budget agree with the nodes; O(n log n)."""
+        self.settle_uses()
+        super().sanity_check(*args, **kwargs)
+        self.evictable_device_leaves._check()
+        self.evictable_host_leaves._check()
+        pinned = sum(len(n.key) for n in self._node_arena.values() if n.history.num_pins)
+        assert pinned == self.pinned_tokens, f"pinned {pinned} tokens, counted {self.pinned_tokens}"
+        assert pinned <= max(self.pin_budget_tokens, 0), f"pinned {pinned} tokens, budget {self.pin_budget_tokens}"
+        for node in self._node_arena.values():
+            assert node.history.weight > 0, f"node {node.id} has weight {node.history.weight}"
