@@ -53,14 +53,17 @@ def server_command(model: Path, host: str, port: int, policy: str, flags: list[s
 
 def check_port(host: str, port: int) -> None:
     """Raise `CommandError` unless the server could listen there."""
+    if not 0 <= port <= 65535:  # getaddrinfo wraps it around
+        raise CommandError(f"port {port} is out of range; choose a PORT= between 1 and 65535")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise CommandError(f"cannot listen on {host}:{port} ({reason}); choose another PORT=") from error
+    except OSError as error:
+        raise CommandError(
+            f"cannot listen on {host}:{port} ({error.strerror}); choose another PORT="
+        ) from error
 
 
 def check_model(model: Path) -> Path:

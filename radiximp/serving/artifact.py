@@ -112,6 +112,8 @@ def _seal(folder: Path, source: dict[str, str | int]) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+    for path in folder.iterdir():
+        path.chmod(0o644)
     folder.chmod(0o755)  # mkdtemp's 0700 would hide a shared cache from other users
 
 

@@ -60,7 +60,8 @@ def _build(gguf: Path, folder: Path, report: Callable[[str], None]) -> None:
         **where, dtype=torch.float32, quantization_config=GgufConfig(dequantize=True)
     )
     config = packed.config
-    config.quantization_config = None
+    del config.quantization_config
+    config.name_or_path = NAME
     config.dtype = torch.bfloat16
     # A model that was read from GGUF refuses to be saved; a fresh one of the same shape does not.
     model = type(packed)(config).to(torch.bfloat16)
