@@ -23,7 +23,9 @@ POLICY = "importance"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", type=Path, help="model folder; a small one is used where there is no GPU")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
-    parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="port to listen on (default %(default)s)")
+    parser.add_argument(
+        "--port", type=int, default=DEFAULT_PORT, help="port to listen on (default %(default)s)"
+    )
     parser.add_argument("--policy", default=POLICY, help="radix eviction policy (default %(default)s)")
     parser.add_argument(
         "flags", nargs="*", metavar="-- FLAG", help="further flags of sglang.launch_server, after `--`"
@@ -77,7 +79,9 @@ def check_model(model: Path) -> Path:
 
 def prepare_default_model() -> Path:
     try:
-        return default_model.prepare(lambda line: print(f"radiximp serve: {line}", file=sys.stderr, flush=True))
+        return default_model.prepare(
+            lambda line: print(f"radiximp serve: {line}", file=sys.stderr, flush=True)
+        )
     except artifact.ArtifactError as error:
         raise CommandError(str(error)) from error
 

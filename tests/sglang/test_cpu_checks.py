@@ -46,17 +46,28 @@ def resolve(folder: Path, *flags: str, **config: object) -> ServerArgs:
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        ("--attention-backend triton", "--attention-backend triton cannot be served without a GPU; "
-         "supported here: radiximp_cpu or torch_native"),
+        (
+            "--attention-backend triton",
+            "--attention-backend triton cannot be served without a GPU; "
+            "supported here: radiximp_cpu or torch_native",
+        ),
         ("--prefill-attention-backend fa3", "--prefill-attention-backend fa3 cannot be served"),
         ("--quantization fp8", "--quantization fp8 cannot be served without a GPU; supported here: unquant"),
         ("--kv-cache-dtype fp8_e5m2", "--kv-cache-dtype fp8_e5m2 cannot be served"),
-        ("--speculative-algorithm NGRAM", "--speculative-algorithm NGRAM cannot be served without a GPU; leave it out"),
+        (
+            "--speculative-algorithm NGRAM",
+            "--speculative-algorithm NGRAM cannot be served without a GPU; leave it out",
+        ),
         ("--cuda-graph-backend-decode full", "--cuda-graph-backend-decode full cannot be served"),
-        ("--hicache-io-backend kernel", "--hicache-io-backend kernel cannot be served without a GPU; "
-         "supported here: direct"),
-        ("--hicache-mem-layout=page_first", "--hicache-mem-layout page_first cannot be served without a GPU; "
-         "supported here: layer_first or page_first_direct"),
+        (
+            "--hicache-io-backend kernel",
+            "--hicache-io-backend kernel cannot be served without a GPU; supported here: direct",
+        ),
+        (
+            "--hicache-mem-layout=page_first",
+            "--hicache-mem-layout page_first cannot be served without a GPU; "
+            "supported here: layer_first or page_first_direct",
+        ),
         ("--hicache-storage-backend mooncake", "--hicache-storage-backend mooncake cannot be served"),
         ("--enable-torch-compile", "--enable-torch-compile needs an accelerator"),
         ("--enable-deterministic-inference", "--enable-deterministic-inference needs an accelerator"),

@@ -1,4 +1,4 @@
-"""`radiximp serve` and `radiximp model`: what a user reads when something is wrong, before anything starts."""
+"""`radiximp serve` and `radiximp model`: what a user reads before anything starts."""
 
 from __future__ import annotations
 
@@ -42,9 +42,7 @@ def test_model_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
     )
 
 
-def test_unusable_cache_folder(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unusable_cache_folder(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RADIXIMP_CACHE", "/dev/null/cache")
     monkeypatch.setattr(serve, "has_gpu", lambda: False)
     assert "cache folder /dev/null/cache cannot be used" in fails_with(capsys, ["serve", "--port", "0"])
