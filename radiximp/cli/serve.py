@@ -23,7 +23,9 @@ POLICY = "importance"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", type=Path, help="model folder; a small one is used where there is no GPU")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
-    parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="port to listen on (default %(default)s)")
+    parser.add_argument(
+        "--port", type=int, default=DEFAULT_PORT, help="port to listen on (default %(default)s)"
+    )
     parser.add_argument("--policy", default=POLICY, help="radix eviction policy (default %(default)s)")
     parser.add_argument(
         "flags", nargs="*", metavar="-- FLAG", help="further flags of sglang.launch_server, after `--`"
@@ -53,14 +55,17 @@ def server_command(model: Path, host: str, port: int, policy: str, flags: list[s
 
 def check_port(host: str, port: int) -> None:
     """Raise `CommandError` unless the server could listen there."""
+    if not 0 <= port <= 65535:  # getaddrinfo wraps it around
+        raise CommandError(f"port {port} is out of range; choose a PORT= between 1 and 65535")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise CommandError(f"cannot listen on {host}:{port} ({reason}); choose another PORT=") from error
+    except OSError as error:
+        raise CommandError(
+            f"cannot listen on {host}:{port} ({error.strerror}); choose another PORT="
+        ) from error
 
 
 def check_model(model: Path) -> Path:
@@ -74,7 +79,9 @@ def check_model(model: Path) -> Path:
 
 def prepare_default_model() -> Path:
     try:
-        return default_model.prepare(lambda line: print(f"radiximp serve: {line}", file=sys.stderr, flush=True))
+        return default_model.prepare(
+            lambda line: print(f"radiximp serve: {line}", file=sys.stderr, flush=True)
+        )
     except artifact.ArtifactError as error:
         raise CommandError(str(error)) from error
 

@@ -6,7 +6,7 @@ import torch
 
 
 def find() -> str | None:
-    """Device type of an accelerator that torch can use ("cuda" also stands for ROCm), None if there is none."""
+    """Device type of the accelerator that torch can use ("cuda" stands for ROCm too), None without one."""
     for name in ("cuda", "xpu", "npu", "musa", "mps"):
         module = getattr(torch, name, None)
         if module is not None and module.is_available():

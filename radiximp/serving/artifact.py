@@ -112,11 +112,13 @@ def _seal(folder: Path, source: dict[str, str | int]) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+    for path in folder.iterdir():
+        path.chmod(0o644)
     folder.chmod(0o755)  # mkdtemp's 0700 would hide a shared cache from other users
 
 
 def _swap_in(staging: Path, folder: Path, root: Path) -> None:
-    """Put `staging` in the place of `folder`. A directory cannot be renamed over a full one: move it away first."""
+    """Put `staging` in the place of `folder`, which moves away first: rename replaces no full directory."""
     if folder.exists():
         aside = Path(tempfile.mkdtemp(dir=root, prefix=f".{folder.name}.old-"))
         folder.rename(aside / folder.name)

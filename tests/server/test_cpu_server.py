@@ -85,7 +85,14 @@ def test_defaults_serve_chat_and_cached_prefix_changes_nothing(model_path: Path)
 @pytest.mark.parametrize(
     "flags",
     [
-        ["--page-size", "1", "--hicache-mem-layout", "layer_first", "--hicache-write-policy", "write_through"],
+        [
+            "--page-size",
+            "1",
+            "--hicache-mem-layout",
+            "layer_first",
+            "--hicache-write-policy",
+            "write_through",
+        ],
         [
             *("--page-size", "16", "--hicache-mem-layout", "page_first_direct"),
             *("--hicache-write-policy", "write_back", "--disable-overlap-schedule"),
@@ -110,7 +117,7 @@ def test_storage_backend_restores_after_a_restart(tmp_path: Path) -> None:
     ids = prompt(5, 700)
     with launch(flags, env=env) as server:
         first = server.generate(ids)
-        # Written in the background; a flush of the tiers above it waits for nothing, so ask until it is there.
+        # Storage is written in the background, and nothing tells when: ask until it answers.
         for _ in range(50):
             server.flush()
             again = server.generate(ids)
@@ -132,7 +139,10 @@ def test_three_ranks(model_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        (["--attention-backend", "flashinfer"], "--attention-backend flashinfer cannot be served without a GPU"),
+        (
+            ["--attention-backend", "flashinfer"],
+            "--attention-backend flashinfer cannot be served without a GPU",
+        ),
         (["--hicache-io-backend", "kernel"], "--hicache-io-backend kernel cannot be served without a GPU"),
     ],
 )

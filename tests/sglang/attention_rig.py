@@ -1,4 +1,4 @@
-"""Attention backends on a KV pool without a model: the same requests through ours and SGLang's torch_native."""
+"""A KV pool without a model, and the same requests through our attention and SGLang's torch_native."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ class Shape:
 class Rig:
     """A pool of random KV whose slots are handed out in shuffled pages, and both backends on it."""
 
-    def __init__(self, shape: Shape, num_slots: int, max_tokens: int, page_size: int = 1, seed: int = 0) -> None:
+    def __init__(
+        self, shape: Shape, num_slots: int, max_tokens: int, page_size: int = 1, seed: int = 0
+    ) -> None:
         self.generator = torch.Generator().manual_seed(seed)
         self.shape = shape
         self.pool = MHATokenToKVPool(
@@ -86,7 +88,7 @@ class Rig:
         return forward(q, k, v, self.layer, batch)
 
     def reference(self, batch, q: torch.Tensor) -> torch.Tensor:
-        """float64 attention over what the pool holds now, one query at a time in one expression per request."""
+        """Attention in float64 over what the pool holds now, straight from the definition."""
         shape, rows, first = self.shape, [], 0
         keys, values = self.pool.get_key_buffer(0).double(), self.pool.get_value_buffer(0).double()
         for i, length, prefix in zip(

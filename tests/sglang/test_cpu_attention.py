@@ -79,9 +79,7 @@ def test_result_does_not_depend_on_cached_part_chunks_decode_or_batch(shape: Sha
 
     others = rig.batch([1, 0, 2], [300, length, 5], [0, 350, 4], ForwardMode.EXTEND)
     strangers = new_tokens(rig, others)
-    mixed = [
-        torch.cat((x[:300], own[350:], x[-1:])) for x, own in zip(strangers, (q, k, v), strict=True)
-    ]
+    mixed = [torch.cat((x[:300], own[350:], x[-1:])) for x, own in zip(strangers, (q, k, v), strict=True)]
     assert torch.equal(rig.run(rig.ours, others, *mixed)[300 : 300 + 350], expected[350:])
 
 

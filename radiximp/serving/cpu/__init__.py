@@ -9,7 +9,7 @@ _is_installed = False
 
 
 def install() -> None:
-    """Put the CPU pieces into SGLang's registries, once; does nothing unless our platform is the active one."""
+    """Put the CPU pieces into SGLang's registries, once; nothing happens unless our platform is active."""
     global _is_installed
     from radiximp.serving.cpu import platform
 

@@ -92,7 +92,7 @@ class RadiximpCpuAttention(AttentionBackend):
             first_row += new
 
     def forward_extend(self, q, k, v, layer, forward_batch, save_kv_cache=True) -> torch.Tensor:
-        """Attention of the new tokens; writes their K and V first. Returns [num_tokens, num_heads * v_head_dim]."""
+        """Writes the new tokens' K and V, returns their attention [num_tokens, num_heads * v_head_dim]."""
         return self._forward(q, k, v, layer, forward_batch, save_kv_cache, self._extend)
 
     def forward_decode(self, q, k, v, layer, forward_batch, save_kv_cache=True) -> torch.Tensor:
@@ -156,9 +156,7 @@ class RadiximpCpuAttention(AttentionBackend):
         tile_begin = position // TILE * TILE
         first_key = 0 if window is None else max(0, tile_begin - window) // TILE * TILE
         group = layer.tp_q_head_num // layer.tp_k_head_num
-        mask = self.mask.row(
-            position - begin, begin - first_key, DECODE_ALIGNMENT, group, window, q.dtype
-        )
+        mask = self.mask.row(position - begin, begin - first_key, DECODE_ALIGNMENT, group, window, q.dtype)
         output = scaled_dot_product_attention(
             q.view(1, layer.tp_k_head_num, -1, layer.qk_head_dim),
             keys[first_key:].transpose(0, 1)[None],

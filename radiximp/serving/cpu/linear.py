@@ -8,7 +8,7 @@ this machine, once per weight shape, before it is used. Used for every unquantis
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +23,7 @@ PADDED_TILE = 32
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """`x @ weight.T + bias`: x [..., in_features], weight [out_features, in_features]; a contiguous result."""
+    """`x @ weight.T + bias`, contiguous; x [..., in_features], weight [out_features, in_features]."""
     rows = x.reshape(-1, x.shape[-1])
     output = rows.new_empty(rows.shape[0], weight.shape[0])
     begin = 0
@@ -76,7 +76,7 @@ def _padded(rows: torch.Tensor, multiple: int) -> torch.Tensor:
     return F.pad(rows, (0, 0, 0, missing)) if missing else rows
 
 
-@lru_cache(maxsize=None)
+@cache
 def tiles_are_alike(shape: tuple[int, int], dtype: torch.dtype) -> bool:
     """True if each leading part of a tile gives the bits that the whole tile gives."""
     weight, rows = _probe(shape, dtype, TILE)
@@ -84,7 +84,7 @@ def tiles_are_alike(shape: tuple[int, int], dtype: torch.dtype) -> bool:
     return all(torch.equal(_tile(rows[:n], weight), whole[:n]) for n in range(ALIGNMENT, TILE, ALIGNMENT))
 
 
-@lru_cache(maxsize=None)
+@cache
 def block_is_like_tiles(shape: tuple[int, int], dtype: torch.dtype) -> bool:
     """True if a block gives the bits that its tiles give."""
     weight, rows = _probe(shape, dtype, BLOCK)
