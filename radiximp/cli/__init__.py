@@ -10,6 +10,7 @@ from radiximp import __version__
 
 # name -> one-line help; the module radiximp.cli.<name> has add_arguments(parser) and run(args) -> int
 COMMANDS = {
+    "serve": "run SGLang with the hierarchical cache and the importance policy",
     "patch": "check, apply or revert the optional patches to the installed SGLang",
     "model": "prepare the small default model and print its path",
 }

@@ -34,6 +34,7 @@ def register_hooks() -> None:
 def _choose_tree_core(cache, params, *args, **kwargs):
     if is_ours(params):
         params = with_tree_core(params)
+        namespaces.activate()
     return (cache, params, *args), kwargs
 
 

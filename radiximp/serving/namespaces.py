@@ -7,12 +7,17 @@ It still ends in the adapter's id, which SGLang's KV events look up.
 
 from __future__ import annotations
 
-from sglang.srt.runtime_context import get_memory
-
-from radiximp.serving.strategy import POLICY_NAME
-
 _LORA = "\x00lora:"
 _PLAIN = "\x00plain:"
+
+
+_is_active = False
+
+
+def activate() -> None:
+    """From now on this process keys requests by the injective encoding (a cache of ours was built)."""
+    global _is_active
+    _is_active = True
 
 
 def joined(extra_key: str | None, lora_id: str | None) -> str | None:
@@ -27,5 +32,5 @@ def joined(extra_key: str | None, lora_id: str | None) -> str | None:
 
 def separate_lora(result, req, *args, extra_key=None, lora_id=None, **kwargs) -> None:
     """After `Req.__init__`: replace the concatenation by the injective key."""
-    if get_memory().radix_eviction_policy == POLICY_NAME:
+    if _is_active:
         req.extra_key = joined(extra_key, lora_id)

@@ -8,6 +8,7 @@ own clock.)
 from __future__ import annotations
 
 from sglang.srt.observability import req_time_stats
+from sglang.srt.runtime_context import get_parallel
 
 ARRIVAL_FIELD = "radiximp_arrival_s"
 
@@ -37,4 +38,4 @@ def add_stats(output, scheduler, *args, **kwargs) -> None:
     """Put the tree's statistics into the internal state that the scheduler reports."""
     core = getattr(scheduler.tree_cache, "tree_core", None)
     if hasattr(core, "stats"):
-        output.internal_state["radiximp"] = {"dp_rank": scheduler.ps.dp_rank or 0, **core.stats()}
+        output.internal_state["radiximp"] = {"dp_rank": get_parallel().dp_rank or 0, **core.stats()}

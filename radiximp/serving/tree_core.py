@@ -15,6 +15,7 @@ from collections import Counter
 from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams, MatchResult
 from sglang.srt.mem_cache.unified_cache.components import BASE_COMPONENT_TYPE
 from sglang.srt.mem_cache.unified_cache.unified_tree_core import UnifiedTreeCore, UnifiedTreeNode
+from sglang.srt.utils.rank_consensus_checker import rank_consensus
 
 from radiximp.policy.clock import ArrivalClock
 from radiximp.policy.ghosts import GhostTable
@@ -228,6 +229,7 @@ class ImportanceTreeCore(TreeAnnotations, UnifiedTreeCore):
             self.touch_leaf(best_match_device_node)
         return result
 
+    @rank_consensus(same_params=["node.id", "tier"])
     def note_victim(self, node: UnifiedTreeNode, tier: str) -> None:
         """Count a victim and fold it into the digest that must agree on all ranks."""
         self.num_evictions[tier] += 1

@@ -1,16 +1,27 @@
-"""SGLang without a GPU: platform, host buffers, attention. `install()` is called once in every process."""
+"""SGLang without a GPU: platform, host buffers, attention, linear layers. Imports no torch by itself.
+
+`install()` is called by the plugin in every SGLang process; `platform.py` is found by SGLang itself.
+"""
 
 from __future__ import annotations
 
+_is_installed = False
+
 
 def install() -> None:
-    """Put the CPU pieces into SGLang's registries; does nothing unless our platform is the active one."""
+    """Put the CPU pieces into SGLang's registries, once; does nothing unless our platform is the active one."""
+    global _is_installed
     from radiximp.serving.cpu import platform
 
-    if not platform.is_active():
+    if _is_installed or not platform.is_active():
         return
-    from radiximp.serving.cpu import attention, host_pool, runtime
+    from radiximp.serving.cpu import attention, host_pool, linear, runtime
 
-    attention.register()
-    host_pool.register()
-    runtime.register()
+    for module in (attention, host_pool, linear, runtime):
+        module.register()
+    _is_installed = True
+
+
+def is_installed() -> bool:
+    """True if `install` finished in this process."""
+    return _is_installed

@@ -2,26 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
+from sglang.srt.mem_cache.pool_host.common import ALLOC_MEMORY_FUNCS, HostTensorAllocator
 
 
-def allocate(dims, dtype, device, pin_memory, allocator, registration_granularity_bytes=None) -> torch.Tensor:
-    """A buffer of the storage backend's allocator, not registered with any driver."""
-    return allocator.allocate(dims, dtype=dtype, device=device)
+def allocate(
+    dims: tuple[int, ...],
+    dtype: torch.dtype,
+    device: str,
+    pin_memory: bool,
+    allocator: HostTensorAllocator,
+    registration_granularity_bytes: int | None = None,
+) -> torch.Tensor:
+    """A host buffer that no driver knows. Pages are committed when first written, so start-up is quick."""
+    if type(allocator) is HostTensorAllocator:
+        return torch.empty(dims, dtype=dtype, device=device)
+    return allocator.allocate(dims, dtype=dtype, device=device)  # a storage backend's own memory
 
 
-def transfer_kv_direct(*, src_layers, dst_layers, src_indices, dst_indices, page_size) -> None:
+def transfer_kv_direct(
+    *,
+    src_layers: Sequence[torch.Tensor],
+    dst_layers: Sequence[torch.Tensor],
+    src_indices: torch.Tensor,
+    dst_indices: torch.Tensor,
+    page_size: int,
+) -> None:
     """Copy token rows between per-layer buffers `[num_tokens, ...]`; both sides are layer first."""
     for source, target in zip(src_layers, dst_layers, strict=True):
         target[dst_indices] = source[src_indices]
 
 
-def _pages(indices, page_size):
+def _pages(indices: torch.Tensor, page_size: int) -> torch.Tensor:
+    """Page numbers of token indices that come in whole pages, in order."""
     return indices[::page_size] // page_size
 
 
 def transfer_kv_per_layer_direct_pf_lf(
-    *, src_ptrs, dst_ptrs, src_indices, dst_indices, layer_id, page_size
+    *,
+    src_ptrs: Sequence[torch.Tensor],
+    dst_ptrs: Sequence[torch.Tensor],
+    src_indices: torch.Tensor,
+    dst_indices: torch.Tensor,
+    layer_id: int,
+    page_size: int,
 ) -> None:
     """Load one layer: host `[num_pages, num_layers, page_size, ...]` to device rows `[num_tokens, ...]`."""
     pages = _pages(src_indices, page_size)
@@ -29,7 +55,14 @@ def transfer_kv_per_layer_direct_pf_lf(
         target[dst_indices] = source[pages, layer_id].flatten(0, 1)
 
 
-def transfer_kv_all_layer_direct_lf_pf(*, src_ptrs, dst_ptrs, src_indices, dst_indices, page_size) -> None:
+def transfer_kv_all_layer_direct_lf_pf(
+    *,
+    src_ptrs: Sequence[torch.Tensor],
+    dst_ptrs: Sequence[torch.Tensor],
+    src_indices: torch.Tensor,
+    dst_indices: torch.Tensor,
+    page_size: int,
+) -> None:
     """Back up all layers: device rows of each layer to host `[num_pages, num_layers, page_size, ...]`.
 
     `src_ptrs` lists the layers of the first destination, then those of the second (K, then V).
@@ -42,9 +75,10 @@ def transfer_kv_all_layer_direct_lf_pf(*, src_ptrs, dst_ptrs, src_indices, dst_i
 
 
 def register() -> None:
-    from sglang.srt.mem_cache.pool_host import common, mha
+    """`mha` imports these names from `sgl_kernel` on CUDA only; elsewhere they are missing."""
+    from sglang.srt.mem_cache.pool_host import mha
 
-    common.ALLOC_MEMORY_FUNCS["cpu"] = allocate
+    ALLOC_MEMORY_FUNCS["cpu"] = allocate
     for function in (
         transfer_kv_direct,
         transfer_kv_per_layer_direct_pf_lf,

@@ -1,7 +1,8 @@
 """The SGLang platform for machines without an accelerator.
 
 `activate` is the `sglang.srt.platforms` entry point; SGLang calls it once per process and then builds
-`RadiximpCpuPlatform`. Defaults and refusals of server arguments are in `checks.py`.
+`RadiximpCpuPlatform`. Refusals and defaults of server arguments are in
+`checks.py` and `defaults.py`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from sglang.srt.platforms.cpu import CpuDeviceMixin
 from sglang.srt.platforms.device_mixin import PlatformEnum
 from sglang.srt.platforms.interface import PlatformCapabilities, SRTPlatform
 
+from radiximp.serving import accelerator
+
 if TYPE_CHECKING:
     from sglang.srt.server_args import ServerArgs
 
@@ -22,18 +25,12 @@ ATTENTION_BACKEND = "radiximp_cpu"
 
 def activate() -> str | None:
     """Qualified name of the platform class; None where SGLang has a platform of its own."""
-    if os.environ.get("SGLANG_USE_CPU_ENGINE", "0") == "1" or find_accelerator() is not None:
+    if os.environ.get("SGLANG_USE_CPU_ENGINE", "0") == "1" or accelerator.find() is not None:
         return None
+    # Threads that spin while they wait lose their time slice to other work on a shared machine, and every
+    # operator then takes a scheduling quantum. Read when a process starts, so this reaches the workers.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     return f"{__name__}.RadiximpCpuPlatform"
-
-
-def find_accelerator() -> str | None:
-    """Device type of an accelerator that torch can use ("cuda" also stands for ROCm), None if there is none."""
-    for name in ("cuda", "xpu", "npu", "musa", "mps"):
-        module = getattr(torch, name, None)
-        if module is not None and module.is_available():
-            return name
-    return None
 
 
 def is_active() -> bool:
@@ -56,8 +53,20 @@ class RadiximpCpuPlatform(CpuDeviceMixin, SRTPlatform):
     def get_default_attention_backend(self) -> str:
         return ATTENTION_BACKEND
 
-    def apply_server_args_defaults(self, server_args: ServerArgs) -> None:
-        from radiximp.serving.cpu import checks
+    def get_compile_backend(self, mode: str | None = None) -> str:
+        return "eager"  # inductor needs a C++ compiler on the user's machine
 
-        checks.check(server_args)
-        checks.fill_defaults(server_args)
+    def apply_server_args_defaults(self, server_args: ServerArgs) -> None:
+        """Defaults come from `runtime.register`'s hook; without it this server would compute nonsense."""
+        from radiximp.serving import cpu
+
+        if not cpu.is_installed():
+            raise SystemExit(
+                "radiximp: the CPU platform is active but the radiximp plugin did not load; "
+                "see the traceback above, or add radiximp to SGLANG_PLUGINS"
+            )
+
+    def post_load_model(self, model: torch.nn.Module) -> None:
+        from radiximp.serving.cpu import linear
+
+        linear.prepare(model)
