@@ -1,14 +1,14 @@
 """Trees over real pools, without a model, built by the test kit that SGLang ships.
 
-`build` is the kit's `build_fixture` with the eviction policy, its configuration and the tree core as
-arguments; `attach_host_tier` gives such a cache a HiCache host tier that also works without a GPU.
+`kit_runs_on` decides which eviction policy and tree core the kit's caches get, `build` makes one of them,
+and `attach_host_tier` gives it a HiCache host tier; both also work without a GPU.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from functools import partial
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from unittest import mock
 
 import torch
@@ -19,7 +19,7 @@ from sglang.srt.mem_cache.unified_cache.tree_core_registry import _TREE_CORE_REG
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 from sglang.srt.plugins import load_plugins
 from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
-from sglang.test.kits.unified_radix_cache import fixtures
+from sglang.test.kits.unified_radix_cache import fixtures, kv_events, mixins, storage
 from sglang.test.kits.unified_radix_cache.config import CacheConfig
 from sglang.test.kits.unified_radix_cache.unified_tree_core_inspector import UnifiedTreeCoreInspector
 
@@ -27,6 +27,8 @@ from radiximp.serving.tree_core import ImportanceTreeCore
 from radiximp.serving.tree_core_backend import TREE_CORE_NAME
 
 load_plugins()
+
+COPIES_WITHOUT_GPU = {"hicache_io_backend": "direct", "hicache_mem_layout": "page_first_direct"}
 
 
 @dataclass(frozen=True)
@@ -59,21 +61,38 @@ class Tree:
     cache: UnifiedRadixCache
     allocator: BaseTokenToKVPoolAllocator
     req_to_token_pool: ReqToTokenPool
-    variant: Variant = field(default=STOCK_LRU)
 
 
 def build(cfg: CacheConfig, variant: Variant, **kwargs) -> Tree:
     """A fresh cache of `cfg`'s components under `variant`; `kwargs` go to the kit's `build_fixture`."""
-    cfg = replace(cfg, eviction_policy=variant.eviction_policy)
-    init_params = partial(CacheInitParams, eviction_policy_config=variant.eviction_policy_config)
-    with mock.patch.object(fixtures, "CacheInitParams", init_params), inspected_tree_core():
-        parts = fixtures.build_fixture(cfg, tree_core_backend=variant.tree_core_backend, **kwargs)
-    return Tree(cfg, *parts, variant)
+    with kit_runs_on(variant):
+        return Tree(cfg, *fixtures.build_fixture(cfg, **kwargs))
 
 
-def inspected_tree_core():
-    """While active, a cache with our policy gets `ImportanceInspector`."""
-    return mock.patch.dict(_TREE_CORE_REGISTRY, {TREE_CORE_NAME: ImportanceInspector})
+@contextlib.contextmanager
+def kit_runs_on(variant: Variant) -> Iterator[None]:
+    """While active, every cache that the kit builds is of `variant`, whatever its `CacheConfig` says.
+
+    Without a GPU the kit's host tiers copy through torch instead of through CUDA kernels.
+    """
+
+    def init_params(**kwargs) -> CacheInitParams:
+        kwargs["eviction_policy"] = variant.eviction_policy
+        return CacheInitParams(**kwargs, eviction_policy_config=variant.eviction_policy_config)
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.object(fixtures, "CacheInitParams", init_params))
+        stack.enter_context(mock.patch.object(fixtures, "TREE_CORE_TEST_BACKEND", variant.tree_core_backend))
+        stack.enter_context(mock.patch.dict(_TREE_CORE_REGISTRY, {TREE_CORE_NAME: ImportanceInspector}))
+        if not torch.cuda.is_available():
+            _use_torch_copies_for_mamba()
+            for module in (kv_events, mixins, storage):
+                stack.enter_context(mock.patch.object(module, "ServerArgs", _server_args_without_gpu))
+        yield
+
+
+def _server_args_without_gpu(**kwargs) -> ServerArgs:
+    return ServerArgs(**{**kwargs, **COPIES_WITHOUT_GPU})
 
 
 def attach_host_tier(tree: Tree, write_policy: str, ratio: float = 1.0) -> None:
@@ -84,8 +103,7 @@ def attach_host_tier(tree: Tree, write_policy: str, ratio: float = 1.0) -> None:
         model_path="dummy",
         page_size=tree.cfg.page_size,
         hicache_ratio=ratio,
-        hicache_io_backend="direct",
-        hicache_mem_layout="page_first_direct",
+        **COPIES_WITHOUT_GPU,
         hicache_write_policy=write_policy,
     )
     server_args._mamba_cache_chunk_size = max(fixtures.FLA_CHUNK_SIZE, tree.cfg.page_size)
