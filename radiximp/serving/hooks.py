@@ -5,6 +5,7 @@ Every hook checks that the `importance` policy is the one in use and otherwise r
 
 from __future__ import annotations
 
+from sglang.srt.environ import envs
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
 from radiximp.serving import launch, namespaces, requests
@@ -16,6 +17,7 @@ def register_hooks() -> None:
     """Register all hooks; SGLang applies them right after the plugins have run."""
     cache = "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache"
     scheduler = "sglang.srt.managers.scheduler.Scheduler"
+    checker = "sglang.srt.managers.scheduler_components.invariant_checker.SchedulerInvariantChecker"
     time_stats = "sglang.srt.observability.req_time_stats.ReqTimeStatsBase"
     for target, hook, kind in (
         (f"{cache}.__init__", _choose_tree_core, HookType.BEFORE),
@@ -26,6 +28,7 @@ def register_hooks() -> None:
         ("sglang.srt.managers.schedule_batch.Req.__init__", namespaces.separate_lora, HookType.AFTER),
         (f"{time_stats}.__getstate__", requests.send_arrival, HookType.AFTER),
         (f"{scheduler}.handle_generate_request", requests.receive_arrival, HookType.BEFORE),
+        (f"{checker}._check_tree_cache", _check_full_attention_tree, HookType.AFTER),
         (f"{scheduler}.get_internal_state", requests.add_stats, HookType.AFTER),
     ):
         HookRegistry.register(target, hook, kind)
@@ -49,6 +52,14 @@ def _state_shortfall(evict_for_alloc, cache, params, **kwargs):
         return evict_for_alloc(cache, params, **kwargs)
     finally:
         core.shortfall_tokens = 0
+
+
+def _check_full_attention_tree(result, checker) -> None:
+    # SGLang runs its tree check (SGLANG_ENABLE_TREE_CACHE_SANITY_CHECK) on SWA and Mamba models only.
+    cache = checker.tree_cache
+    if envs.SGLANG_ENABLE_TREE_CACHE_SANITY_CHECK.get() and hasattr(cache, "tree_core"):
+        if hasattr(cache.tree_core, "history_of"):
+            cache.sanity_check()
 
 
 def _check_tree_cache(cache, ctx) -> None:

@@ -217,12 +217,14 @@ class TreeAnnotations:
             "pin_budget_tokens": self.pin_budget_tokens,
             "clock_s": self.clock.now_s(),
             "victim_digest": self.victim_digest,
+            "sanity_checks": self.num_sanity_checks,
         }
 
     def sanity_check(self, *args, **kwargs):
         """The base class's check, then that index, pins and budget agree with the nodes; O(n log n)."""
         self.uses.settle()
         super().sanity_check(*args, **kwargs)
+        self.num_sanity_checks += 1
         self.evictable_device_leaves._check()
         self.evictable_host_leaves._check()
         pinned = sum(len(n.key) for n in self._node_arena.values() if self.history_of(n).num_pins)

@@ -41,6 +41,7 @@ class ImportanceTreeCore(TreeAnnotations, UnifiedTreeCore):
         self.num_evictions: Counter[str] = Counter()
         self.num_evicted_tokens: Counter[str] = Counter()
         self.victim_digest = 0
+        self.num_sanity_checks = 0
         self.uses = UseLog(self)
         self.ghosts = GhostTable(0)
         with building_tree_core():
