@@ -1,0 +1,3 @@
+from radiximp.cli import main
+
+raise SystemExit(main())
