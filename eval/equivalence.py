@@ -37,7 +37,9 @@ def mixed_requests(num_requests: int, seed: int) -> list[dict]:
         return [rng.randrange(1000, 40000) for _ in range(rng.randint(low, high))]
 
     systems = [run(60, 160) for _ in range(6)]
-    sessions = [(rng.choice(systems) + run(10, 40), rng.choice([None, "tenant-a", "tenant-b"])) for _ in range(24)]
+    sessions = [
+        (rng.choice(systems) + run(10, 40), rng.choice([None, "tenant-a", "tenant-b"])) for _ in range(24)
+    ]
     bodies = []
     for _ in range(num_requests):
         kind = rng.random()

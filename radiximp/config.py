@@ -23,14 +23,26 @@ def _setting(default: float | bool, low: float, high: float, text: str) -> Any:
 class PolicyConfig:
     """Settings of the `importance` eviction policy. Numbers are inclusive ranges."""
 
-    half_life_s: float = _setting(300.0, 0, 1e9, "a use counts half after this long; 0 ranks by last access as lru does")
-    max_uses: float = _setting(2, 1, 1e9, "decayed uses beyond this many add nothing, so an old hot set can be let go")
+    half_life_s: float = _setting(
+        300.0, 0, 1e9, "a use counts half after this long; 0 ranks by last access as lru does"
+    )
+    max_uses: float = _setting(
+        2, 1, 1e9, "decayed uses beyond this many add nothing, so an old hot set can be let go"
+    )
     burst_s: float = _setting(0.25, 0, 3600, "uses closer together than this count as less than one use each")
-    importance_weight: float = _setting(1.0, 0, 8, "exponent of a node's attention density in its score; 0 ignores it")
+    importance_weight: float = _setting(
+        1.0, 0, 8, "exponent of a node's attention density in its score; 0 ignores it"
+    )
     importance_half_life_queries: float = _setting(8, 1, 1e6, "observations until an old density counts half")
-    window_queries: int = _setting(32, 1, 64, "observations that the top-k membership of a node looks back on")
-    top_fraction: float = _setting(0.1, 0.001, 1, "share of a query's nodes, by density, that count as its top")
-    ghost_factor: float = _setting(4, 0, 1000, "evicted nodes remembered, as a multiple of the most nodes ever held")
+    window_queries: int = _setting(
+        32, 1, 64, "observations that the top-k membership of a node looks back on"
+    )
+    top_fraction: float = _setting(
+        0.1, 0.001, 1, "share of a query's nodes, by density, that count as its top"
+    )
+    ghost_factor: float = _setting(
+        4, 0, 1000, "evicted nodes remembered, as a multiple of the most nodes ever held"
+    )
     pin_fraction: float = _setting(0.25, 0, 1, "share of the device pool that pins may protect")
     trim_leaves: bool = _setting(True, 0, 1, "free only the tail of a leaf that the shortfall needs")
 
@@ -68,5 +80,7 @@ def _checked(field: dataclasses.Field, value: Any) -> Any:
     if not is_number or not math.isfinite(value) or (field.type == "int" and value != int(value)):
         raise ConfigError(f"{field.name}: expected {wanted} from {low:g} to {high:g}, got {value!r}")
     if not low <= value <= high:
-        raise ConfigError(f"{field.name}: {value!r} is out of range; expected {wanted} from {low:g} to {high:g}")
+        raise ConfigError(
+            f"{field.name}: {value!r} is out of range; expected {wanted} from {low:g} to {high:g}"
+        )
     return int(value) if field.type == "int" else float(value)

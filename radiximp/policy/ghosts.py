@@ -60,7 +60,11 @@ class GhostTable:
         while position + page_tokens <= num_tokens:
             first_page = digest_at(position + page_tokens)
             ghost = self._ghosts.get(first_page)
-            if ghost is None or position + ghost[0] > num_tokens or digest_at(position + ghost[0]) != ghost[1]:
+            if (
+                ghost is None
+                or position + ghost[0] > num_tokens
+                or digest_at(position + ghost[0]) != ghost[1]
+            ):
                 break
             del self._ghosts[first_page]
             found = ghost[2]

@@ -56,7 +56,9 @@ class IndexedFullComponent(FullComponent):
             if victim is None:
                 return
             self.tree_core.note_victim(victim, "host")
-            self.tree_core._evict_host_leaf(victim, tracker, device_frees, host_frees, cache_actions=cache_actions)
+            self.tree_core._evict_host_leaf(
+                victim, tracker, device_frees, host_frees, cache_actions=cache_actions
+            )
 
     # A session's references rank before the score, so a change of them moves a leaf.
 

@@ -18,5 +18,7 @@ def add_routes() -> None:
         states = await http_server.get_global_state().tokenizer_manager.get_internal_state()
         missing = [rank for rank, state in enumerate(states) if "radiximp" not in state]
         if missing:
-            raise HTTPException(500, f"radiximp is not active in the scheduler of data-parallel ranks {missing}")
+            raise HTTPException(
+                500, f"radiximp is not active in the scheduler of data-parallel ranks {missing}"
+            )
         return {"ranks": sorted((state["radiximp"] for state in states), key=lambda rank: rank["dp_rank"])}

@@ -21,7 +21,9 @@ def register() -> None:
     try:
         found = version("sglang")
         if found != SUPPORTED_SGLANG:
-            raise PluginError(f"radiximp supports sglang {SUPPORTED_SGLANG} only, found {found}; install that version")
+            raise PluginError(
+                f"radiximp supports sglang {SUPPORTED_SGLANG} only, found {found}; install that version"
+            )
         from radiximp.serving import cpu, hooks, tree_core_backend
 
         cpu.install()

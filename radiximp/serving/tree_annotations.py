@@ -144,7 +144,11 @@ class TreeAnnotations:
         while self._pin_expiries and self._pin_expiries[0][0] <= now_s:
             _, node_id = heapq.heappop(self._pin_expiries)
             node = self._node_arena.get(node_id)
-            if node is not None and self.history_of(node).num_pins and self.history_of(node).pin_expires_s <= now_s:
+            if (
+                node is not None
+                and self.history_of(node).num_pins
+                and self.history_of(node).pin_expires_s <= now_s
+            ):
                 self._drop_pins(node)
 
     # ---- questions ----
@@ -158,7 +162,9 @@ class TreeAnnotations:
         """Nodes used by the most requests, ties to the larger density; O(nodes)."""
         self.uses.settle()
         nodes = [node for node in self._node_arena.values() if node is not self.root_node]
-        nodes.sort(key=lambda node: (-self.history_of(node).num_queries, -self.history_of(node).density, node.id))
+        nodes.sort(
+            key=lambda node: (-self.history_of(node).num_queries, -self.history_of(node).density, node.id)
+        )
         return [self._node_info(node, len(node.key)) for node in nodes[:limit]]
 
     def dry_run(self, num_tokens: int) -> list[dict]:
@@ -229,6 +235,10 @@ class TreeAnnotations:
         self.evictable_host_leaves._check()
         pinned = sum(len(n.key) for n in self._node_arena.values() if self.history_of(n).num_pins)
         assert pinned == self.pinned_tokens, f"pinned {pinned} tokens, counted {self.pinned_tokens}"
-        assert pinned <= max(self.pin_budget_tokens, 0), f"pinned {pinned} tokens, budget {self.pin_budget_tokens}"
+        assert pinned <= max(self.pin_budget_tokens, 0), (
+            f"pinned {pinned} tokens, budget {self.pin_budget_tokens}"
+        )
         for node in self._node_arena.values():
-            assert self.history_of(node).weight > 0, f"node {node.id} has weight {self.history_of(node).weight}"
+            assert self.history_of(node).weight > 0, (
+                f"node {node.id} has weight {self.history_of(node).weight}"
+            )

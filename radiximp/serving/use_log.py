@@ -26,7 +26,7 @@ class UseLog:
 
     def __init__(self, core: ImportanceTreeCore) -> None:
         self._core = core
-        self._waiting: list[Use] = []
+        self._waiting: list[tuple] = []
         self._open_lookup = 0
         self.num_queries = 0
         self.tick = 0
@@ -61,7 +61,9 @@ class UseLog:
             self._record(*use)
         self._waiting.clear()
 
-    def _record(self, node, query: int, now_s: float, counted_tokens: int, session_id, is_new_leaf: bool) -> None:
+    def _record(
+        self, node, query: int, now_s: float, counted_tokens: int, session_id, is_new_leaf: bool
+    ) -> None:
         core = self._core
         if is_new_leaf:
             core.ghosts.note_nodes(len(core._node_arena))

@@ -177,7 +177,9 @@ class KvRig:
                     assert not seen & set(data.value.tolist()), "a slot is in two nodes"
                     seen |= set(data.value.tolist())
                     marks = prefix_marks(prefix, node.key.cache_salt)[-len(node.key) :]
-                    assert torch.equal(self.read(data.value), marks), f"node {node.id} holds another prefix's KV"
+                    assert torch.equal(self.read(data.value), marks), (
+                        f"node {node.id} holds another prefix's KV"
+                    )
                 if data.host_value is not None:
                     num_host += len(data.host_value)
             stack.extend((child, prefix) for child in node.children.values())

@@ -158,7 +158,9 @@ def test_one_request_is_one_use():
     slots = cache.token_to_kv_pool_allocator.alloc(500)
     for end in (100, 200, 300, 400):  # four prefill chunks
         cache.insert(
-            InsertParams(key=key_of(prompt[:end]), value=slots[:end], prev_prefix_len=end - 100, inserted_len=end - 100)
+            InsertParams(
+                key=key_of(prompt[:end]), value=slots[:end], prev_prefix_len=end - 100, inserted_len=end - 100
+            )
         )
     cache.insert(
         InsertParams(key=key_of(prompt + answer), value=slots, prev_prefix_len=400, inserted_len=400)
@@ -211,7 +213,9 @@ def test_namespaces_never_meet():
         cache.tree_core.pin(key_of(prompt, **namespace(*owner)))
         for other in tuples:
             found = cache.tree_core.describe(key_of(prompt, **namespace(*other)))
-            assert (hit(cache, prompt, **namespace(*other)), len(found)) == ((64, 1) if other == owner else (0, 0))
+            assert (hit(cache, prompt, **namespace(*other)), len(found)) == (
+                (64, 1) if other == owner else (0, 0)
+            )
 
 
 def test_namespaces_share_no_ghosts():

@@ -21,7 +21,9 @@ LAYERS = ["config", "importance", "policy", "serving", "cli"]
 
 @pytest.mark.parametrize("command", [["-c", "import radiximp"], ["-m", "radiximp.cli", "--help"]])
 def test_importing_loads_neither_torch_nor_sglang_and_is_quick(command):
-    probe = "import sys; heavy = {'torch', 'sglang', 'transformers'} & set(sys.modules); assert not heavy, heavy"
+    probe = (
+        "import sys; heavy = {'torch', 'sglang', 'transformers'} & set(sys.modules); assert not heavy, heavy"
+    )
     if command[0] == "-c":
         subprocess.run([sys.executable, "-c", f"{command[1]}; {probe}"], check=True)
     seconds = []
