@@ -31,10 +31,11 @@ class ArrivalClock:
         self._now_s = max(self._now_s, arrival_s - self._origin_s)
         self.num_arrivals += 1
 
-    def step(self) -> None:
-        """Account a use that carries no arrival time."""
+    def step(self) -> float:
+        """The time of a use that carries no arrival: one second later, unless arrivals set the pace."""
         if self.num_arrivals == 0:
             self._now_s += ANONYMOUS_STEP_S
+        return self._now_s
 
 
 class ManualClock:
@@ -54,5 +55,6 @@ class ManualClock:
     def observe_arrival(self, arrival_s: float) -> None:
         """Ignored: the owner moves this clock."""
 
-    def step(self) -> None:
-        """Ignored: the owner moves this clock."""
+    def step(self) -> float:
+        """The time last set: only the owner moves this clock."""
+        return self._now_s

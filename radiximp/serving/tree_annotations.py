@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import heapq
 import math
-import zlib
 from collections.abc import Iterator, Sequence
 
 from sglang.srt.mem_cache.radix_cache import RadixKey
@@ -19,11 +18,6 @@ from radiximp.importance.aggregate import ImportanceAggregate
 
 class TreeAnnotations:
     """Mixin of `ImportanceTreeCore`; O(path) per call unless said otherwise."""
-
-    @staticmethod
-    def session_hash(session_id: str) -> int:
-        """A hash of a session's name that is equal in every process."""
-        return zlib.crc32(session_id.encode())
 
     def _walk(self, key: RadixKey) -> Iterator[tuple[object, int, int]]:
         """(node, start, matched tokens) along `key`, through nodes with KV on device or host; reads only."""
@@ -53,6 +47,7 @@ class TreeAnnotations:
         for density in page_densities:
             if not (density >= 0 and math.isfinite(density)):
                 raise ValueError(f"page_densities: expected finite numbers >= 0, got {density!r}")
+        self.uses.settle()
         observed = []
         for node, start, matched in self._walk(key):
             first, last = start // self.page_size, (start + matched) // self.page_size
@@ -63,9 +58,9 @@ class TreeAnnotations:
         order = sorted(range(len(observed)), key=lambda i: (-observed[i][0], i))
         top = set(order[:num_top])
         for i, (density, num_tokens, node) in enumerate(observed):
-            if node.history.importance is None:
-                node.history.importance = ImportanceAggregate()
-            node.history.importance.observe(
+            if self.history_of(node).importance is None:
+                self.history_of(node).importance = ImportanceAggregate()
+            self.history_of(node).importance.observe(
                 density,
                 num_tokens,
                 i in top,
@@ -77,7 +72,7 @@ class TreeAnnotations:
 
     def get_importance(self, node_id: int) -> float:
         """Aggregated attention density of a node; 1.0 before any observation. KeyError if it is gone."""
-        return self.node_by_id(node_id).history.density
+        return self.history_of(self.node_by_id(node_id)).density
 
     # ---- pins: soft, within a budget; a pinned leaf goes after all others, never wedges the pool ----
 
@@ -97,7 +92,7 @@ class TreeAnnotations:
         for node, _, matched in list(self._walk(key)):
             if node.evicted:
                 break
-            if not node.history.num_pins:
+            if not self.history_of(node).num_pins:
                 room = self.pin_budget_tokens - self.pinned_tokens
                 matched = min(matched, room - room % self.page_size)
             if matched == 0:
@@ -114,7 +109,7 @@ class TreeAnnotations:
         return pinned
 
     def _pin_node(self, node, expires_s: float) -> None:
-        history = node.history
+        history = self.history_of(node)
         if not history.num_pins:
             self.pinned_tokens += len(node.key)
             history.pin_expires_s = expires_s
@@ -128,47 +123,47 @@ class TreeAnnotations:
         """Take one pin off the nodes along `key`; returns the tokens that had one, 0 if not pinned."""
         unpinned = 0
         for node, _, matched in self._walk(key):
-            if matched < len(node.key) or not node.history.num_pins:
+            if matched < len(node.key) or not self.history_of(node).num_pins:
                 break
             unpinned += matched
-            node.history.num_pins -= 1
-            if not node.history.num_pins:
+            self.history_of(node).num_pins -= 1
+            if not self.history_of(node).num_pins:
                 self._drop_pins(node)
         return unpinned
 
     def _drop_pins(self, node) -> None:
-        node.history.num_pins = 0
-        node.history.pin_expires_s = math.inf
+        self.history_of(node).num_pins = 0
+        self.history_of(node).pin_expires_s = math.inf
         self.pinned_tokens -= len(node.key)
         self.touch_leaf(node)
 
     def settle(self) -> None:
         """Bring the order up to now: record waiting lookups, drop the pins whose time has passed."""
-        self.settle_uses()
+        self.uses.settle()
         now_s = self.clock.now_s()
         while self._pin_expiries and self._pin_expiries[0][0] <= now_s:
             _, node_id = heapq.heappop(self._pin_expiries)
             node = self._node_arena.get(node_id)
-            if node is not None and node.history.num_pins and node.history.pin_expires_s <= now_s:
+            if node is not None and self.history_of(node).num_pins and self.history_of(node).pin_expires_s <= now_s:
                 self._drop_pins(node)
 
     # ---- questions ----
 
     def describe(self, key: RadixKey) -> list[dict]:
         """The nodes along `key`: tokens, tier, importance, queries, sessions, pins."""
-        self.settle_uses()
+        self.uses.settle()
         return [self._node_info(node, matched) for node, _, matched in self._walk(key)]
 
     def hotspots(self, limit: int = 10) -> list[dict]:
         """Nodes used by the most requests, ties to the larger density; O(nodes)."""
-        self.settle_uses()
+        self.uses.settle()
         nodes = [node for node in self._node_arena.values() if node is not self.root_node]
-        nodes.sort(key=lambda node: (-node.history.num_queries, -node.history.density, node.id))
+        nodes.sort(key=lambda node: (-self.history_of(node).num_queries, -self.history_of(node).density, node.id))
         return [self._node_info(node, len(node.key)) for node in nodes[:limit]]
 
     def dry_run(self, num_tokens: int) -> list[dict]:
         """The device victims that an eviction of `num_tokens` would take now, in order; O(leaves log leaves)."""
-        self.settle_uses()
+        self.uses.settle()
         freed, victims = 0, []
         gone: set = set()
         heap = [(*self._rank(leaf), leaf.id, leaf) for leaf in self.evictable_device_leaves]
@@ -189,7 +184,7 @@ class TreeAnnotations:
         return all(child in gone or child.evicted for child in node.children.values())
 
     def _node_info(self, node, num_tokens: int) -> dict:
-        history = node.history
+        history = self.history_of(node)
         return {
             "node": node.id,
             "tokens": num_tokens,
@@ -204,14 +199,14 @@ class TreeAnnotations:
 
     def stats(self) -> dict:
         """Counters and sizes for `/radiximp/stats`; plain JSON types, read-only."""
-        self.settle_uses()
+        self.uses.settle()
         return {
             "version": __version__,
             "policy": self.policy.name,
             "tree_core": type(self).__name__,
             "config": {name: getattr(self.config, name) for name in self.config.__dataclass_fields__},
             "scorer_calls": self.eviction_strategy.num_calls,
-            "uses": self._tick,
+            "uses": self.uses.tick,
             "evictions": {tier: self.num_evictions[tier] for tier in ("device", "host")},
             "evicted_tokens": {tier: self.num_evicted_tokens[tier] for tier in ("device", "host")},
             "ghosts": len(self.ghosts),
@@ -226,12 +221,12 @@ class TreeAnnotations:
 
     def sanity_check(self, *args, **kwargs):
         """The base class's check, then that index, pins and budget agree with the nodes; O(n log n)."""
-        self.settle_uses()
+        self.uses.settle()
         super().sanity_check(*args, **kwargs)
         self.evictable_device_leaves._check()
         self.evictable_host_leaves._check()
-        pinned = sum(len(n.key) for n in self._node_arena.values() if n.history.num_pins)
+        pinned = sum(len(n.key) for n in self._node_arena.values() if self.history_of(n).num_pins)
         assert pinned == self.pinned_tokens, f"pinned {pinned} tokens, counted {self.pinned_tokens}"
         assert pinned <= max(self.pin_budget_tokens, 0), f"pinned {pinned} tokens, budget {self.pin_budget_tokens}"
         for node in self._node_arena.values():
-            assert node.history.weight > 0, f"node {node.id} has weight {node.history.weight}"
+            assert self.history_of(node).weight > 0, f"node {node.id} has weight {self.history_of(node).weight}"

@@ -259,7 +259,7 @@ def test_every_victim_is_what_a_full_sort_would_give():
         elif action == "unpin":
             core.unpin(key_of(prompt))
         elif core.evictable_device_leaves:
-            core.settle_uses()
+            core.uses.settle()
             expected = _brute_force_victim(core).id
             cache.evict(EvictParams(num_tokens=1))
             assert expected not in core._node_arena, f"step {step}: node {expected} should have gone"

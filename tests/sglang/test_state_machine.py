@@ -19,6 +19,8 @@ prompts = st.lists(st.integers(0, 3), min_size=1, max_size=5).flatmap(
     lambda heads: st.integers(1, 9).map(lambda run: [h * 100 + i for h in heads for i in range(run)])
 )
 
+traffic = st.lists(st.tuples(prompts, st.sampled_from(SALTS)), min_size=2, max_size=8)
+
 
 class TwoTierCache(RuleBasedStateMachine):
     """The model: every prompt ever inserted, per namespace; and the pins that must hold."""
@@ -31,7 +33,7 @@ class TwoTierCache(RuleBasedStateMachine):
     )
     def build(self, page_size, write_policy, layout, half_life_s):
         self.rig = KvRig(
-            96, page_size, config={"half_life_s": half_life_s}, write_policy=write_policy, mem_layout=layout
+            64, page_size, config={"half_life_s": half_life_s}, write_policy=write_policy, mem_layout=layout
         )
         self.core = self.rig.core
         self.core.clock = self.clock = ManualClock()
@@ -54,16 +56,23 @@ class TwoTierCache(RuleBasedStateMachine):
 
         return max((common(other) for s, other in self.inserted if s == salt), default=0)
 
-    @rule(tokens=prompts, salt=st.sampled_from(SALTS))
-    def start(self, tokens, salt):
-        possible = self.longest_possible(tokens, salt)
-        started = self.rig.start(tokens, salt)
-        if started is not None:
-            handle, num_hit = started
-            assert num_hit <= possible
-            self.inserted.add((salt, tuple(tokens)))
-            self.running.append(handle)
-            assert hit(self.rig.cache, tokens, cache_salt=salt) == self.rig.align(len(tokens))
+    def _serve(self, batch):
+        """Most steps are traffic: a few requests come, the older ones finish."""
+        for tokens, salt in batch:
+            possible = self.longest_possible(tokens, salt)
+            started = self.rig.start(tokens, salt)
+            if started is not None:
+                handle, num_hit = started
+                assert num_hit <= possible
+                self.inserted.add((salt, tuple(tokens)))
+                self.running.append(handle)
+                assert hit(self.rig.cache, tokens, cache_salt=salt) == self.rig.align(len(tokens))
+            while len(self.running) > 2:
+                self.rig.finish(self.running.pop(0))
+
+    serve = rule(batch=traffic)(_serve)
+    serve_more = rule(batch=traffic)(lambda self, batch: self._serve(batch))
+    serve_even_more = rule(batch=traffic)(lambda self, batch: self._serve(batch))
 
     @precondition(lambda self: self.running)
     @rule(which=st.integers(0, 99))
@@ -149,7 +158,7 @@ class TwoTierCache(RuleBasedStateMachine):
             self.rig.check()
 
 
-@pytest.mark.parametrize("num_examples, num_steps", [(40, 50)])
+@pytest.mark.parametrize("num_examples, num_steps", [(48, 50)])
 def test_two_tiers_hold_every_invariant(num_examples, num_steps):
     run_state_machine_as_test(
         TwoTierCache,
