@@ -35,7 +35,7 @@ def answer(response: dict) -> tuple[list[int], list[float]]:
 def cached(response: dict, tier: str | None = None) -> int:
     """Prompt tokens that came from the cache, or from one tier of it: device, host or storage."""
     meta = response["meta_info"]
-    return meta["cached_tokens"] if tier is None else meta["cached_tokens_details"].get(tier, 0)
+    return meta["cached_tokens"] if tier is None else (meta["cached_tokens_details"] or {}).get(tier, 0)
 
 
 def assert_restores_from_host(server: Server, num_tokens: int = 900) -> None:

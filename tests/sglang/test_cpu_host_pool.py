@@ -8,6 +8,7 @@ import pytest
 import torch
 from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
 from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost, get_mha_host_pool_cls
+from sglang.srt.plugins.hook_registry import HookRegistry
 
 from radiximp.serving.cpu import host_pool
 
@@ -17,6 +18,7 @@ NUM_LAYERS, NUM_HEADS, HEAD_DIM, NUM_SLOTS = 3, 2, 16, 256
 @pytest.fixture(autouse=True, scope="module")
 def _registered() -> None:
     host_pool.register()
+    HookRegistry.apply_hooks()
 
 
 def make_pools(page_size: int, layout: str) -> tuple[MHATokenToKVPool, MHATokenToKVPoolHost]:
@@ -37,7 +39,6 @@ def make_pools(page_size: int, layout: str) -> tuple[MHATokenToKVPool, MHATokenT
         host_size=0,
         page_size=page_size,
         layout=layout,
-        pin_memory=False,
         device_capacity_tokens=NUM_SLOTS,
         start_layer=0,
         end_layer=NUM_LAYERS,
@@ -81,7 +82,7 @@ def test_storage_pages_round_trip(layout: str) -> None:
         buffer.normal_()
     on_device, on_host = page_slots(page_size, [1]), page_slots(page_size, [2])
     host.backup_from_device_all_layer(device, on_host, on_device, "direct")
-    page = host.get_data_page(2 * page_size, flat=True).clone()
+    page = host.get_dummy_flat_data_page().copy_(host.get_data_page(2 * page_size, flat=True))
     host.set_from_flat_data_page(5 * page_size, page)
     moved = page_slots(page_size, [7])
     for layer in range(NUM_LAYERS):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from sglang.srt.mem_cache.pool_host.common import ALLOC_MEMORY_FUNCS, HostTensorAllocator
+from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
 
 def allocate(
@@ -85,3 +86,11 @@ def register() -> None:
         transfer_kv_all_layer_direct_lf_pf,
     ):
         setattr(mha, function.__name__, function)
+    # The pages a storage backend reads into are allocated by the pool itself, pinned by default.
+    HookRegistry.register(
+        "sglang.srt.mem_cache.pool_host.base.HostKVCache.__init__", _without_pinning, HookType.BEFORE
+    )
+
+
+def _without_pinning(*args, **kwargs) -> tuple[tuple, dict]:
+    return args, {**kwargs, "pin_memory": False}
