@@ -126,11 +126,18 @@ def launch(
             stop(process)
 
 
-def run_to_exit(flags: Sequence[str], *, model: str | Path, timeout_s: float = 120.0) -> tuple[int, str]:
+def run_to_exit(
+    flags: Sequence[str], *, model: str | Path, env: Mapping[str, str] | None = None, timeout_s: float = 240.0
+) -> tuple[int, str]:
     """Exit code and output of a server that is expected to refuse its flags."""
     command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(model), *flags]
     done = subprocess.run(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout_s, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=timeout_s,
+        start_new_session=True,
+        env={**os.environ, **(env or {})},
     )
     return done.returncode, done.stdout.decode(errors="replace")
 
