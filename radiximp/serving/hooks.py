@@ -22,6 +22,7 @@ def register_hooks() -> None:
     for target, hook, kind in (
         (f"{cache}.__init__", _choose_tree_core, HookType.BEFORE),
         (f"{cache}.evict_for_alloc", _state_shortfall, HookType.AROUND),
+        (f"{cache}.checkpoint_into_tree", _name_request, HookType.AROUND),
         ("sglang.srt.mem_cache.registry.create_tree_cache", _check_tree_cache, HookType.AFTER),
         ("sglang.srt.server_args.prepare_server_args", launch.check_command_line, HookType.AFTER),
         ("sglang.srt.server_args.ServerArgs.resolve_once", launch.check_server_args, HookType.BEFORE),
@@ -52,6 +53,14 @@ def _state_shortfall(evict_for_alloc, cache, params, **kwargs):
         return evict_for_alloc(cache, params, **kwargs)
     finally:
         core.shortfall_tokens = 0
+
+
+def _name_request(checkpoint_into_tree, cache, req, **kwargs):
+    uses = getattr(cache.tree_core, "uses", None)
+    if uses is None:
+        return checkpoint_into_tree(cache, req, **kwargs)
+    with uses.on_behalf_of(req):
+        return checkpoint_into_tree(cache, req, **kwargs)
 
 
 def _check_full_attention_tree(result, checker) -> None:

@@ -142,8 +142,10 @@ class ImportanceTreeCore(TreeAnnotations, UnifiedTreeCore):
 
     def _insert_commit_step(self, state) -> None:
         super()._insert_commit_step(state)
-        params = state.params
-        self.uses.note_insert(state.target_node, params.inserted_len, params.session_id, state.is_new_leaf)
+        params, end_tokens = state.params, state.total_prefix_length + len(state.key)
+        self.uses.note_insert(
+            state.target_node, end_tokens, params.inserted_len, params.session_id, state.is_new_leaf
+        )
 
     # ---- order: report every change of a leaf's key ----
 

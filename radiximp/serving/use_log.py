@@ -6,7 +6,9 @@ prefill chunks, retries and re-matches the request took.
 
 from __future__ import annotations
 
+import contextlib
 import zlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from radiximp.policy.history import NodeHistory
@@ -28,6 +30,7 @@ class UseLog:
         self._core = core
         self._waiting: list[tuple] = []
         self._open_lookup = 0
+        self._request = None
         self.num_queries = 0
         self.tick = 0
 
@@ -43,8 +46,24 @@ class UseLog:
         if len(self._waiting) > _MAX_WAITING:
             self.settle()
 
-    def note_insert(self, node, counted_tokens: int, session_id: str | None, is_new_leaf: bool) -> None:
-        """An insert that ended on `node`, the first `counted_tokens` of which the same request counted before."""
+    @contextlib.contextmanager
+    def on_behalf_of(self, request) -> Iterator[None]:
+        """Inserts inside the block belong to `request` (an SGLang `Req`), also after it was retracted."""
+        self._request = request
+        try:
+            yield
+        finally:
+            self._request = None
+
+    def note_insert(
+        self, node, end_tokens: int, counted_tokens: int, session_id: str | None, is_new_leaf: bool
+    ) -> None:
+        """An insert of a prefix of `end_tokens` that ended on `node`; the same request inserted
+        the first `counted_tokens` before."""
+        if self._request is not None:
+            # A retracted request starts over and SGLang's own count with it; ours stays on the request.
+            counted_tokens = max(counted_tokens, getattr(self._request, "radiximp_counted_tokens", 0))
+            self._request.radiximp_counted_tokens = max(counted_tokens, end_tokens)
         if self._open_lookup:
             query, now_s = self._open_lookup, self._core.clock.now_s()
             self._open_lookup = 0

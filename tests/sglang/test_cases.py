@@ -180,6 +180,18 @@ def test_looking_up_a_waiting_request_again_adds_nothing():
     assert cache.tree_core.describe(key_of(prompt)) == before
 
 
+def test_a_retracted_request_counts_once():
+    cache, prompt = build_cache(1024), list(range(64))
+    retracted = Req("retracted", "", array("q", prompt), SamplingParams(max_new_tokens=1))
+    slots = cache.token_to_kv_pool_allocator.alloc(64)
+    with cache.tree_core.uses.on_behalf_of(retracted):
+        cache.insert(InsertParams(key=key_of(prompt[:32]), value=slots[:32]))
+    request(cache, prompt[:16])  # somebody else in between
+    with cache.tree_core.uses.on_behalf_of(retracted):  # starts over: nothing counts as inserted yet
+        cache.insert(InsertParams(key=key_of(prompt), value=slots))
+    assert [node["queries"] for node in cache.tree_core.describe(key_of(prompt))] == [2, 1, 1]
+
+
 def test_a_burst_ranks_below_two_spaced_uses():
     cache = build_cache(1024)
     core = cache.tree_core

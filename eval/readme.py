@@ -1,0 +1,92 @@
+"""Writes the generated parts of the README: the settings table from the code, the figures from `eval/results/`.
+
+    python -m eval.readme [--check]
+
+`--check` changes nothing and exits 1 if the README is not what the files say.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+from radiximp.config import PolicyConfig
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "eval" / "results"
+
+
+def config_table() -> str:
+    """One row per setting of `PolicyConfig`."""
+    lines = ["| key | default | range | meaning |", "|---|---|---|---|"]
+    for field in dataclasses.fields(PolicyConfig):
+        low, high = field.metadata["low"], field.metadata["high"]
+        is_switch = field.type == "bool"
+        span = "true, false" if is_switch else f"{low:g} … {high:g}"
+        default = str(field.default).lower() if is_switch else f"{field.default:g}"
+        lines.append(f"| `{field.name}` | {default} | {span} | {field.metadata['help']} |")
+    return "\n".join(lines)
+
+
+def tree_speed() -> str:
+    """Medians of the newest tree measurement."""
+    result = json.loads((RESULTS / "tree_speed" / "cpu.json").read_text())
+    lines = [
+        "Microseconds per call at n leaves, medians (`python -m eval.tree_speed --json eval/results/tree_speed/cpu.json`):",
+        "",
+        "| | leaves | stock Python core, lru | stock Rust core, lru | importance |",
+        "|---|---|---|---|---|",
+    ]
+    cells = {(row["operation"], row["leaves"], row["variant"]): row for row in result["rows"]}
+    for operation, leaves in dict.fromkeys((row["operation"], row["leaves"]) for row in result["rows"]):
+        values = [cells[operation, leaves, name]["median_us"] for name in ("python", "rust", "ours")]
+        lines.append(f"| {operation} | {leaves:,} | " + " | ".join(f"{value:,.0f}" for value in values) + " |")
+    return "\n".join(lines)
+
+
+def equivalence() -> str:
+    """What the run against lru found."""
+    result = json.loads((RESULTS / "equivalence" / "smollm2.json").read_text())
+    lru, ours = result["policies"]
+    prompt_tokens = result["prompt_tokens"]
+    return (
+        f"Answers under constant eviction, device and host (`python -m eval.equivalence --requests {result['requests']} "
+        f"--json eval/results/equivalence/smollm2.json`): of {result['requests']:,} mixed requests "
+        f"({prompt_tokens:,} prompt tokens) {result['different_answers']} differ from `lru` in a token or "
+        f"log-probability, with {ours['stats']['evictions']['device']:,} device and "
+        f"{ours['stats']['evictions']['host']:,} host evictions and "
+        f"{ours['stats']['sanity_checks']:,} sanity checks of the whole tree on the way. Prompt tokens found cached on "
+        f"this traffic: lru {lru['cached_tokens'] / prompt_tokens:.1%}, importance "
+        f"{ours['cached_tokens'] / prompt_tokens:.1%} (one run, synthetic traffic: not a benchmark)."
+    )
+
+
+def generated(text: str) -> str:
+    """`text` with both marked parts written anew."""
+    for name, body in (("config", config_table()), ("results", f"{tree_speed()}\n\n{equivalence()}")):
+        begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+        head, _, rest = text.partition(begin)
+        text = f"{head}{begin}\n{body}\n{end}{rest.partition(end)[2]}"
+    return text
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true")
+    args = parser.parse_args(argv)
+    readme = ROOT / "README.md"
+    before = readme.read_text()
+    after = generated(before)
+    if args.check and before != after:
+        print("README.md is out of date: run python -m eval.readme", file=sys.stderr)
+        return 1
+    if not args.check:
+        readme.write_text(after)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
