@@ -49,6 +49,7 @@ def test_it_is_alive_whatever_tree_core_the_environment_names(core, extra):
             server.generate(prompt(seed, 400), num_tokens=2)
         assert stats(server)["ghost_hits"] > 0
         # Tenants share nothing.
+        server.flush()
         shared = prompt(99, 300)
         server.generate(shared, num_tokens=1, cache_salt="a")
         assert server.generate(shared, num_tokens=1, cache_salt="b")["meta_info"]["cached_tokens"] == 0
