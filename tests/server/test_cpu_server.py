@@ -18,7 +18,8 @@ from tests.server.server import Server, launch, run_to_exit
 pytestmark = pytest.mark.skipif(accelerator.find() is not None, reason="there is an accelerator")
 
 # Small enough that a few prompts push each other off the device, large enough for one and its answer.
-SMALL_DEVICE = ["--max-total-tokens", "2048", "--chunked-prefill-size", "512"]
+IMPORTANCE = ["--radix-eviction-policy", "importance"]
+SMALL_DEVICE = ["--max-total-tokens", "2048", "--chunked-prefill-size", "512", *IMPORTANCE]
 
 
 def prompt(seed: int, num_tokens: int) -> list[int]:
@@ -112,7 +113,14 @@ def test_host_tier_restores_what_it_stored(flags: list[str]) -> None:
 
 
 def test_storage_backend_restores_after_a_restart(tmp_path: Path) -> None:
-    flags = ["--page-size", "16", "--hicache-storage-backend", "file", "--enable-session-radix-cache"]
+    flags = [
+        "--page-size",
+        "16",
+        "--hicache-storage-backend",
+        "file",
+        "--enable-session-radix-cache",
+        *IMPORTANCE,
+    ]
     env = {"SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR": str(tmp_path)}
     ids = prompt(5, 700)
     with launch(flags, env=env) as server:
