@@ -49,6 +49,11 @@ def test_it_is_alive_whatever_tree_core_the_environment_names(core, has_host, ex
         assert found["sanity_checks"] > 0
         # The clock is the requests' own arrival times.
         assert 0 < found["clock_s"] < 600
+        example = Path(__file__).parents[2] / "examples" / "shared_prefix.py"
+        shown = subprocess.run(
+            [sys.executable, example, server.url], capture_output=True, text=True, check=True
+        ).stdout
+        assert re.search(r"first question: .* 0\n.*second question: .* [1-9]\d\d", shown, re.S), shown
         for seed in range(10):
             server.generate(prompt(seed, 400), num_tokens=2)
         assert stats(server)["ghost_hits"] > 0
