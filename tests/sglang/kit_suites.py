@@ -30,6 +30,6 @@ class OnVariant:
     def _init_hicache(self, cache, **kwargs):
         super()._init_hicache(cache, **kwargs)
         if not torch.cuda.is_available():
-            # Else the storage threads ask CUDA for pinned pages.
+            # The CPU platform serves dense models, so Mamba's pools still ask CUDA for pinned pages.
             for entry in cache.host_pool_group.entries:
                 entry.host_pool.pin_memory = False
