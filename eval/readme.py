@@ -43,7 +43,9 @@ def tree_speed() -> str:
     cells = {(row["operation"], row["leaves"], row["variant"]): row for row in result["rows"]}
     for operation, leaves in dict.fromkeys((row["operation"], row["leaves"]) for row in result["rows"]):
         values = [cells[operation, leaves, name]["median_us"] for name in ("python", "rust", "ours")]
-        lines.append(f"| {operation} | {leaves:,} | " + " | ".join(f"{value:,.0f}" for value in values) + " |")
+        lines.append(
+            f"| {operation} | {leaves:,} | " + " | ".join(f"{value:,.0f}" for value in values) + " |"
+        )
     return "\n".join(lines)
 
 

@@ -20,7 +20,15 @@ from pathlib import Path
 
 from tests.server.server import Server, launch
 
-FLAGS = ["--max-total-tokens", "16384", "--max-running-requests", "8", "--log-level", "warning", "--sleep-on-idle"]
+FLAGS = [
+    "--max-total-tokens",
+    "16384",
+    "--max-running-requests",
+    "8",
+    "--log-level",
+    "warning",
+    "--sleep-on-idle",
+]
 STOCK = {"SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": "python"}
 VARIANTS = {"lru": "lru", "lru again": "lru", "importance": "importance"}
 
@@ -54,7 +62,7 @@ def main(argv: list[str] | None = None) -> int:
             name: stack.enter_context(launch([*FLAGS, "--radix-eviction-policy", policy], env=STOCK))
             for name, policy in VARIANTS.items()
         }
-        for name, server in servers.items():  # warm up
+        for server in servers.values():  # warm up
             requests_per_s(server, prompts(8, seed=10_000))
         for turn in range(args.rounds):
             names = list(VARIANTS)

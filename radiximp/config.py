@@ -44,7 +44,9 @@ class PolicyConfig:
         4, 0, 1000, "evicted nodes remembered, as a multiple of the most nodes ever held"
     )
     pin_fraction: float = _setting(0.25, 0, 1, "share of the device pool that pins may protect")
-    trim_leaves: bool = _setting(True, 0, 1, "free only the tail of a leaf that the shortfall needs")
+    trim_tokens: int = _setting(
+        64, 0, 1e9, "shortest tail that is cut off a long leaf to free a little; 0 drops whole leaves"
+    )
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -69,6 +71,13 @@ class PolicyConfig:
         return self.half_life_s == 0
 
 
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond any float
+        return False
+
+
 def _checked(field: dataclasses.Field, value: Any) -> Any:
     low, high = field.metadata["low"], field.metadata["high"]
     if field.type == "bool":
@@ -77,7 +86,7 @@ def _checked(field: dataclasses.Field, value: Any) -> Any:
         return value
     wanted = "an integer" if field.type == "int" else "a number"
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value) or (field.type == "int" and value != int(value)):
+    if not is_number or not _is_finite(value) or (field.type == "int" and value != int(value)):
         raise ConfigError(f"{field.name}: expected {wanted} from {low:g} to {high:g}, got {value!r}")
     if not low <= value <= high:
         raise ConfigError(

@@ -5,7 +5,13 @@ A rank's own wall clock never orders victims: ranks would decide differently and
 
 from __future__ import annotations
 
+import math
+
 ANONYMOUS_STEP_S = 1.0
+
+# A stamp further ahead than this is a machine's clock that jumped, not an hour without a request
+# that matters: scores have long decayed by then, and one wrong stamp must not freeze the clock.
+MAX_STEP_S = 3600.0
 
 
 class ArrivalClock:
@@ -17,7 +23,7 @@ class ArrivalClock:
 
     def __init__(self) -> None:
         self._now_s = 0.0
-        self._origin_s: float | None = None
+        self._last_arrival_s: float | None = None
         self.num_arrivals = 0
 
     def now_s(self) -> float:
@@ -25,10 +31,19 @@ class ArrivalClock:
         return self._now_s
 
     def observe_arrival(self, arrival_s: float) -> None:
-        """Advance to a request's arrival time (any epoch, the same on all ranks); late ones change nothing."""
-        if self._origin_s is None:
-            self._origin_s = arrival_s - self._now_s
-        self._now_s = max(self._now_s, arrival_s - self._origin_s)
+        """Advance to a request's arrival (any epoch, the same on all ranks), by an hour at most.
+
+        A late or non-finite one changes nothing.
+        """
+        if not math.isfinite(arrival_s):
+            return
+        if self._last_arrival_s is not None:
+            step_s = arrival_s - self._last_arrival_s
+            if step_s > 0:
+                self._now_s += min(step_s, MAX_STEP_S)
+        # A stamp far in the past means that the clock was set back: go on from there.
+        if self._last_arrival_s is None or not -MAX_STEP_S < arrival_s - self._last_arrival_s <= 0:
+            self._last_arrival_s = arrival_s
         self.num_arrivals += 1
 
     def step(self) -> float:

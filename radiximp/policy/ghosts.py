@@ -5,10 +5,12 @@ Keys are content digests that include the tenant's namespace: tenants never shar
 
 from __future__ import annotations
 
+from array import array
 from collections import OrderedDict
-from collections.abc import Callable
+from hashlib import blake2b
 
 from radiximp.policy.history import NodeHistory
+from radiximp.policy.prefix_digest import extended
 
 _MIN_CAPACITY = 256
 
@@ -16,7 +18,7 @@ _MIN_CAPACITY = 256
 class GhostTable:
     """Evicted segments by the digest of their first page; oldest forgotten first.
 
-    A segment is a node's token range [start, end). `put` and `find` are O(1) per segment.
+    A segment is a node's token range [start, end). `put` is O(1).
     Capacity is `factor` x the most nodes ever held (`note_nodes`), at least 256.
     """
 
@@ -48,28 +50,27 @@ class GhostTable:
         while len(self._ghosts) > self.capacity:
             self._ghosts.popitem(last=False)
 
-    def take(
-        self, num_tokens: int, page_tokens: int, digest_at: Callable[[int], bytes]
-    ) -> NodeHistory | None:
-        """History of the deepest remembered segment inside a returning range, removing what it follows.
+    def take(self, start: blake2b, token_ids: array, page_tokens: int) -> list[tuple[int, NodeHistory]]:
+        """(end, history) of the remembered segments that follow each other from the start of a range.
 
-        `digest_at(n)` is the digest of the prefix up to n tokens into the range, 0 < n <= num_tokens.
+        start: hasher of the prefix before the range; token_ids: the range. `end` counts tokens into it.
+        Removes what it returns. O(tokens followed).
         """
-        found = None
+        found: list[tuple[int, NodeHistory]] = []
         position = 0
-        while position + page_tokens <= num_tokens:
-            first_page = digest_at(position + page_tokens)
-            ghost = self._ghosts.get(first_page)
-            if (
-                ghost is None
-                or position + ghost[0] > num_tokens
-                or digest_at(position + ghost[0]) != ghost[1]
-            ):
+        while position + page_tokens <= len(token_ids):
+            first_page = extended(start, token_ids[position : position + page_tokens])
+            ghost = self._ghosts.get(first_page.digest())
+            if ghost is None or position + ghost[0] > len(token_ids):
                 break
-            del self._ghosts[first_page]
-            found = ghost[2]
-            position += ghost[0]
-        if found is not None:
+            num_tokens, end_digest, history = ghost
+            start = extended(first_page, token_ids[position + page_tokens : position + num_tokens])
+            if start.digest() != end_digest:
+                break
+            del self._ghosts[first_page.digest()]
+            position += num_tokens
+            found.append((position, history))
+        if found:
             self.num_hits += 1
         return found
 

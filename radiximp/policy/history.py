@@ -26,8 +26,7 @@ class NodeHistory:
         "num_queries",
         "session_bits",
         "importance",
-        "num_pins",
-        "pin_expires_s",
+        "pins",
     )
 
     def __init__(self, now_s: float, tick: int) -> None:
@@ -38,8 +37,8 @@ class NodeHistory:
         self.num_queries = 0
         self.session_bits = 0
         self.importance: ImportanceAggregate | None = None
-        self.num_pins = 0
-        self.pin_expires_s = math.inf
+        # Expiry of each pin on the injected clock, in seconds; math.inf = until it is taken off.
+        self.pins: tuple[float, ...] = ()
 
     @property
     def density(self) -> float:
@@ -63,11 +62,15 @@ class NodeHistory:
         """
         head = NodeHistory(self.last_use_s, self.last_use_tick)
         head.copy_uses(self)
-        head.num_pins = self.num_pins
-        head.pin_expires_s = self.pin_expires_s
+        head.pins = self.pins
         if self.importance is not None:
             head.importance = self.importance.split(head_tokens, total_tokens)
         return head
+
+    def revive(self, ghost: NodeHistory) -> None:
+        """Take over what is remembered of the same content from before it was evicted."""
+        self.copy_uses(ghost)
+        self.importance = ghost.importance
 
     def copy_uses(self, other: NodeHistory) -> None:
         """Take over the uses, sessions and last query of `other`."""

@@ -43,7 +43,7 @@ class ImportanceLRFU:
 
     def key(self, history: NodeHistory, last_access_time: float) -> Key:
         """(is pinned, log-domain score, tie-break by oldest use)."""
-        is_pinned = history.num_pins > 0
+        is_pinned = bool(history.pins)
         if self.config.is_lru:
             return (is_pinned, last_access_time, 0)
         # weight is positive: 1 at the first use, and every later use adds what it decayed by or less.

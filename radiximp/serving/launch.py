@@ -7,10 +7,12 @@ import sys
 from radiximp.config import ConfigError, PolicyConfig
 from radiximp.serving.strategy import POLICY_NAME
 
+HTTP_SERVER = "sglang.srt.entrypoints.http_server"
+
 
 def check_server_args(server_args) -> None:
     """Raise ConfigError if the policy's configuration or its companions cannot be served."""
-    if getattr(server_args, "radix_eviction_policy", None) != POLICY_NAME:
+    if not _is_ours(server_args):
         return
     config = server_args.radix_eviction_policy_config
     if config is not None and not isinstance(config, dict):
@@ -24,6 +26,20 @@ def check_server_args(server_args) -> None:
             f"--radix-eviction-policy {POLICY_NAME} has nothing to evict with --disable-radix-cache; drop one of them"
         )
 
+    if (getattr(server_args, "tokenizer_worker_num", 1) or 1) > 1:
+        raise ConfigError(
+            f"--radix-eviction-policy {POLICY_NAME} needs --tokenizer-worker-num 1: further workers do not load "
+            "plugins, so requests would carry no arrival time"
+        )
+    if HTTP_SERVER in sys.modules:
+        from radiximp.serving.http import add_routes
+
+        add_routes()
+
+
+def _is_ours(server_args) -> bool:
+    return (getattr(server_args, "radix_eviction_policy", None) or "").lower() == POLICY_NAME
+
 
 def check_command_line(server_args, argv) -> None:
     """After the command line is parsed: check it, print one line and exit 2 on a mistake; add our routes."""
@@ -32,7 +48,7 @@ def check_command_line(server_args, argv) -> None:
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
-    if server_args.radix_eviction_policy == POLICY_NAME:
+    if _is_ours(server_args):
         from radiximp.serving.http import add_routes
 
         add_routes()

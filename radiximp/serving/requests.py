@@ -7,6 +7,8 @@ own clock.)
 
 from __future__ import annotations
 
+import time
+
 from sglang.srt.observability import req_time_stats
 from sglang.srt.runtime_context import get_parallel
 
@@ -17,11 +19,13 @@ setattr(req_time_stats.ReqTimeStatsBase, ARRIVAL_FIELD, 0.0)
 
 
 def send_arrival(state: dict, time_stats) -> dict:
-    """Add the arrival (seconds, wall clock of the process that took the request) to what is pickled."""
-    arrival_s = getattr(time_stats, ARRIVAL_FIELD)
-    if not arrival_s and getattr(time_stats, "created_time", 0.0):
-        arrival_s = req_time_stats.convert_time_to_realtime(time_stats.created_time)
-    state[ARRIVAL_FIELD] = arrival_s
+    """Add the arrival to what is pickled: stamped where the request enters, kept from then on.
+
+    Never from SGLang's `created_time`, which a client may set in the request's body.
+    """
+    if not getattr(time_stats, ARRIVAL_FIELD):
+        setattr(time_stats, ARRIVAL_FIELD, time.time())
+    state[ARRIVAL_FIELD] = getattr(time_stats, ARRIVAL_FIELD)
     return state
 
 

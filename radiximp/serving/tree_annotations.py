@@ -15,6 +15,9 @@ from sglang.srt.mem_cache.unified_cache.components import BASE_COMPONENT_TYPE
 from radiximp import __version__
 from radiximp.importance.aggregate import ImportanceAggregate
 
+# No page can draw more than all attention; a million pages is beyond any context.
+_MAX_DENSITY = 1e6
+
 
 class TreeAnnotations:
     """Mixin of `ImportanceTreeCore`; O(path) per call unless said otherwise."""
@@ -42,11 +45,13 @@ class TreeAnnotations:
 
         page_densities: [num_pages] non-negative floats, mass share / token share of each page of the
         prefix (1.0 = as attended as the average token), already reduced over ranks. Pages beyond the
-        prefix that is in the tree are ignored. Raises ValueError for a negative or non-finite density.
+        prefix that is in the tree are ignored. Raises ValueError, with nothing changed, for a density outside 0 to 1e6.
         """
         for density in page_densities:
-            if not (density >= 0 and math.isfinite(density)):
-                raise ValueError(f"page_densities: expected finite numbers >= 0, got {density!r}")
+            if not 0 <= density <= _MAX_DENSITY:
+                raise ValueError(
+                    f"page_densities: expected numbers from 0 to {_MAX_DENSITY:g}, got {density!r}"
+                )
         self.uses.settle()
         observed = []
         for node, start, matched in self._walk(key):
@@ -86,13 +91,15 @@ class TreeAnnotations:
 
         Less than asked if the prefix is shorter or the budget ends first. None never expires.
         """
-        expires_s = math.inf if ttl_s is None else self.clock.now_s() + ttl_s
+        if ttl_s is not None and not (ttl_s > 0 and math.isfinite(ttl_s)):
+            raise ValueError(f"ttl_s: expected a positive number of seconds or None, got {ttl_s!r}")
         self.settle()
+        expires_s = math.inf if ttl_s is None else self.clock.now_s() + ttl_s
         pinned = 0
         for node, _, matched in list(self._walk(key)):
             if node.evicted:
                 break
-            if not self.history_of(node).num_pins:
+            if not self.history_of(node).pins:
                 room = self.pin_budget_tokens - self.pinned_tokens
                 matched = min(matched, room - room % self.page_size)
             if matched == 0:
@@ -110,57 +117,62 @@ class TreeAnnotations:
 
     def _pin_node(self, node, expires_s: float) -> None:
         history = self.history_of(node)
-        if not history.num_pins:
+        if not history.pins:
             self.pinned_tokens += len(node.key)
-            history.pin_expires_s = expires_s
-        history.num_pins += 1
-        history.pin_expires_s = max(history.pin_expires_s, expires_s)
-        if history.pin_expires_s < math.inf:
-            heapq.heappush(self._pin_expiries, (history.pin_expires_s, node.id))
+        history.pins = (*history.pins, expires_s)
+        self._await_expiry(node)
         self.touch_leaf(node)
+
+    def _await_expiry(self, node) -> None:
+        """Have `settle` look at the node when its next pin expires; pushes only what comes sooner."""
+        expires_s = min(self.history_of(node).pins, default=math.inf)
+        if expires_s < self._awaited_expiry.get(node.id, math.inf):
+            self._awaited_expiry[node.id] = expires_s
+            heapq.heappush(self._pin_expiries, (expires_s, node.id))
 
     def unpin(self, key: RadixKey) -> int:
-        """Take one pin off the nodes along `key`; returns the tokens that had one, 0 if not pinned."""
+        """Take the newest pin off each node along `key`; returns the tokens that had one, 0 if not pinned."""
+        self.settle()
         unpinned = 0
         for node, _, matched in self._walk(key):
-            if matched < len(node.key) or not self.history_of(node).num_pins:
+            if matched < len(node.key):
                 break
-            unpinned += matched
-            self.history_of(node).num_pins -= 1
-            if not self.history_of(node).num_pins:
-                self._drop_pins(node)
+            pins = self.history_of(node).pins
+            if pins:
+                unpinned += matched
+                self._set_pins(node, pins[:-1])
         return unpinned
 
-    def _drop_pins(self, node) -> None:
-        self.history_of(node).num_pins = 0
-        self.history_of(node).pin_expires_s = math.inf
-        self.pinned_tokens -= len(node.key)
-        self.touch_leaf(node)
+    def _set_pins(self, node, pins: tuple[float, ...]) -> None:
+        self.history_of(node).pins = pins
+        if not pins:
+            self.pinned_tokens -= len(node.key)
+            self.touch_leaf(node)
 
     def settle(self) -> None:
-        """Bring the order up to now: record waiting lookups, drop the pins whose time has passed."""
+        """Bring the order up to now: record waiting uses, drop the pins whose time has passed."""
         self.uses.settle()
         now_s = self.clock.now_s()
         while self._pin_expiries and self._pin_expiries[0][0] <= now_s:
-            _, node_id = heapq.heappop(self._pin_expiries)
+            expires_s, node_id = heapq.heappop(self._pin_expiries)
+            if self._awaited_expiry.get(node_id) != expires_s:
+                continue  # a sooner one was looked at before
+            del self._awaited_expiry[node_id]
             node = self._node_arena.get(node_id)
-            if (
-                node is not None
-                and self.history_of(node).num_pins
-                and self.history_of(node).pin_expires_s <= now_s
-            ):
-                self._drop_pins(node)
+            if node is not None and self.history_of(node).pins:
+                self._set_pins(node, tuple(e for e in self.history_of(node).pins if e > now_s))
+                self._await_expiry(node)
 
     # ---- questions ----
 
     def describe(self, key: RadixKey) -> list[dict]:
         """The nodes along `key`: tokens, tier, importance, queries, sessions, pins."""
-        self.uses.settle()
+        self.settle()
         return [self._node_info(node, matched) for node, _, matched in self._walk(key)]
 
     def hotspots(self, limit: int = 10) -> list[dict]:
         """Nodes used by the most requests, ties to the larger density; O(nodes)."""
-        self.uses.settle()
+        self.settle()
         nodes = [node for node in self._node_arena.values() if node is not self.root_node]
         nodes.sort(
             key=lambda node: (-self.history_of(node).num_queries, -self.history_of(node).density, node.id)
@@ -169,7 +181,7 @@ class TreeAnnotations:
 
     def dry_run(self, num_tokens: int) -> list[dict]:
         """The device victims that an eviction of `num_tokens` would take now, in order; O(leaves log leaves)."""
-        self.uses.settle()
+        self.settle()
         freed, victims = 0, []
         gone: set = set()
         heap = [(*self._rank(leaf), leaf.id, leaf) for leaf in self.evictable_device_leaves]
@@ -200,12 +212,12 @@ class TreeAnnotations:
             "queries": history.num_queries,
             "sessions": history.num_sessions,
             "age_s": self.clock.now_s() - history.last_use_s,
-            "is_pinned": history.num_pins > 0,
+            "is_pinned": bool(history.pins),
         }
 
     def stats(self) -> dict:
         """Counters and sizes for `/radiximp/stats`; plain JSON types, read-only."""
-        self.uses.settle()
+        self.settle()
         return {
             "version": __version__,
             "policy": self.policy.name,
@@ -228,12 +240,12 @@ class TreeAnnotations:
 
     def sanity_check(self, *args, **kwargs):
         """The base class's check, then that index, pins and budget agree with the nodes; O(n log n)."""
-        self.uses.settle()
+        self.settle()
         super().sanity_check(*args, **kwargs)
         self.num_sanity_checks += 1
         self.evictable_device_leaves._check()
         self.evictable_host_leaves._check()
-        pinned = sum(len(n.key) for n in self._node_arena.values() if self.history_of(n).num_pins)
+        pinned = sum(len(n.key) for n in self._node_arena.values() if self.history_of(n).pins)
         assert pinned == self.pinned_tokens, f"pinned {pinned} tokens, counted {self.pinned_tokens}"
         assert pinned <= max(self.pin_budget_tokens, 0), (
             f"pinned {pinned} tokens, budget {self.pin_budget_tokens}"

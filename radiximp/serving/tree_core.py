@@ -7,9 +7,7 @@ victim is chosen in `IndexedFullComponent`; what makes a victim is `radiximp.pol
 
 from __future__ import annotations
 
-import heapq
 import logging
-import math
 from collections import Counter
 
 from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams, MatchResult
@@ -23,7 +21,7 @@ from radiximp.policy.history import NodeHistory
 from radiximp.policy.leaf_index import LeafIndex
 from radiximp.serving.strategy import building_tree_core
 from radiximp.serving.tree_annotations import TreeAnnotations
-from radiximp.serving.use_log import UseLog, leave_ghost
+from radiximp.serving.use_log import UseLog, leave_ghost, take_ghosts
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +49,8 @@ class ImportanceTreeCore(TreeAnnotations, UnifiedTreeCore):
         self.ghosts = GhostTable(self.config.ghost_factor)
         allocator = params.token_to_kv_pool_allocator
         self._pool_tokens = 0 if allocator is None else allocator.size
+        # A cut would lose state that lives at a node's end (SWA, Mamba), and lru drops whole leaves.
+        self._can_cut = len(self.components) == 1 and not self.config.is_lru
         if self.config.is_lru:
             # Only this limit ranks by SGLang's access times; otherwise their many changes cost nothing.
             self._touch_node = self._touch_and_rank
@@ -61,6 +61,12 @@ class ImportanceTreeCore(TreeAnnotations, UnifiedTreeCore):
         logger.info(
             "radiximp: policy %s on tree core %s, %s", self.policy.name, type(self).__name__, self.config
         )
+        others = [ct.name for ct in self.component_types if ct != BASE_COMPONENT_TYPE]
+        if others:
+            logger.info(
+                "radiximp: %s state is evicted in SGLang's own order, which passes over scores and pins",
+                " and ".join(others),
+            )
 
     def reset(self) -> None:
         """Drop the tree and all that was learned of its nodes: histories, pins, importance, ghosts."""
@@ -77,6 +83,7 @@ class ImportanceTreeCore(TreeAnnotations, UnifiedTreeCore):
         self.evictable_device_leaves = LeafIndex(self._rank)
         self.evictable_host_leaves = LeafIndex(self._rank)
         self._pin_expiries: list[tuple[float, int]] = []
+        self._awaited_expiry: dict[int, float] = {}
         self.pinned_tokens = 0
 
     def observe_arrival(self, arrival_s: float) -> None:
@@ -94,6 +101,33 @@ class ImportanceTreeCore(TreeAnnotations, UnifiedTreeCore):
             node.history = NodeHistory(self.clock.now_s(), self.uses.tick)
             return node.history
 
+    def _add_new_node(self, parent, key, value, **kwargs) -> UnifiedTreeNode:
+        """As the base class; what was in the tree before comes back in its old pieces, each with its history."""
+        ghosts = take_ghosts(self, parent, key)
+        start = 0
+        if ghosts and self._can_cut:
+            for end, history in ghosts:
+                if end < len(key):
+                    parent = super()._add_new_node(parent, key[start:end], value[start:end], **kwargs)
+                    self.history_of(parent).revive(history)
+                    start = end
+        node = super()._add_new_node(parent, key[start:] if start else key, value[start:], **kwargs)
+        if ghosts and (not self._can_cut or ghosts[-1][0] == len(key)):
+            self.history_of(node).revive(ghosts[-1][1])
+        self.ghosts.note_nodes(len(self._node_arena))
+        return node
+
+    def insert_host(self, node_id, key, host_value, hash_value):
+        """As the base class; a node that comes from storage has its history back too."""
+        result = super().insert_host(node_id, key, host_value, hash_value)
+        if result.inserted_host_node is not None:
+            node = self._node_arena[result.inserted_host_node]
+            if not hasattr(node, "history"):
+                for _, history in take_ghosts(self, node.parent, node.key):
+                    self.history_of(node).revive(history)
+                self.history_of(node)
+        return result
+
     def _split_node(self, key, child, split_len):
         head, action = super()._split_node(key, child, split_len)
         if not hasattr(UnifiedTreeCore, "_on_node_split"):
@@ -105,23 +139,24 @@ class ImportanceTreeCore(TreeAnnotations, UnifiedTreeCore):
         """The head of a split takes its share of the annotations (called by patch 0004 where applied)."""
         head_tokens = len(new_parent.key)
         new_parent.history = self.history_of(child).split(head_tokens, head_tokens + len(child.key))
-        if new_parent.history.pin_expires_s < math.inf:
-            heapq.heappush(self._pin_expiries, (new_parent.history.pin_expires_s, new_parent.id))
+        self._await_expiry(new_parent)
 
     def _remove_leaf_from_parent(self, node: UnifiedTreeNode) -> None:
         leave_ghost(self, node)
-        if self.history_of(node).num_pins:
+        if self.history_of(node).pins:
             self.pinned_tokens -= len(node.key)
         super()._remove_leaf_from_parent(node)
 
     def cut_tail(self, leaf: UnifiedTreeNode, wanted_tokens: int, cache_actions: list) -> None:
-        """Shorten `leaf` to its last `wanted_tokens`, page-aligned up; the rest becomes its parent.
+        """Shorten `leaf` to its last `wanted_tokens` or a little more; the rest becomes its parent.
 
-        Does nothing where a cut would lose state that lives at a node's end (SWA, Mamba).
+        A decode batch is short of a few tokens at every step. A cut copies the leaf's slots, so each one
+        takes a sixteenth of the leaf at least: a leaf then goes in O(log n) cuts.
         """
-        if self.config.is_lru or not self.config.trim_leaves or len(self.components) > 1:
+        if not self._can_cut or not self.config.trim_tokens:
             return
-        tail_tokens = -(-wanted_tokens // self.page_size) * self.page_size
+        tail_tokens = max(wanted_tokens, self.config.trim_tokens, len(leaf.key) // 16)
+        tail_tokens = -(-tail_tokens // self.page_size) * self.page_size
         if tail_tokens < len(leaf.key):
             _, action = self._split_node(leaf.key, leaf, len(leaf.key) - tail_tokens)
             if action is not None:
@@ -143,9 +178,7 @@ class ImportanceTreeCore(TreeAnnotations, UnifiedTreeCore):
     def _insert_commit_step(self, state) -> None:
         super()._insert_commit_step(state)
         params, end_tokens = state.params, state.total_prefix_length + len(state.key)
-        self.uses.note_insert(
-            state.target_node, end_tokens, params.inserted_len, params.session_id, state.is_new_leaf
-        )
+        self.uses.note_insert(state.target_node, end_tokens, params.inserted_len, params.session_id)
 
     # ---- order: report every change of a leaf's key ----
 

@@ -15,6 +15,9 @@ from radiximp.policy.history import NodeHistory
 from radiximp.policy.prefix_digest import extended, namespace_hasher
 
 if TYPE_CHECKING:
+    from hashlib import blake2b
+
+    from sglang.srt.mem_cache.radix_cache import RadixKey
     from sglang.srt.mem_cache.unified_cache.unified_tree_core import UnifiedTreeNode
 
     from radiximp.serving.tree_core import ImportanceTreeCore
@@ -42,7 +45,7 @@ class UseLog:
     def note_lookup(self, node: UnifiedTreeNode) -> None:
         """A lookup on behalf of no request: it starts an anonymous one, which the next insert may complete."""
         self._open_lookup = self.num_queries = query = self.num_queries + 1
-        self._waiting.append((node, query, self._core.clock.step(), 0, None, False))
+        self._waiting.append((node, query, self._core.clock.step(), 0, None))
         if len(self._waiting) > _MAX_WAITING:
             self.settle()
 
@@ -55,22 +58,29 @@ class UseLog:
         finally:
             self._request = None
 
-    def note_insert(
-        self, node, end_tokens: int, counted_tokens: int, session_id: str | None, is_new_leaf: bool
-    ) -> None:
+    def _query_of_request(self) -> int:
+        # Kept on the request: what it counted before a retraction may meanwhile be a ghost.
+        query = getattr(self._request, "radiximp_query", None)
+        if query is None:
+            self.num_queries = query = self._request.radiximp_query = self.num_queries + 1
+            self._core.clock.step()
+        return query
+
+    def note_insert(self, node, end_tokens: int, counted_tokens: int, session_id: str | None) -> None:
         """An insert of a prefix of `end_tokens` that ended on `node`; the same request inserted
         the first `counted_tokens` before."""
         if self._request is not None:
             # A retracted request starts over and SGLang's own count with it; ours stays on the request.
             counted_tokens = max(counted_tokens, getattr(self._request, "radiximp_counted_tokens", 0))
             self._request.radiximp_counted_tokens = max(counted_tokens, end_tokens)
-        if self._open_lookup:
+            query, now_s = self._query_of_request(), self._core.clock.now_s()
+        elif self._open_lookup:
             query, now_s = self._open_lookup, self._core.clock.now_s()
             self._open_lookup = 0
         else:
             self.num_queries = query = self.num_queries + 1
             now_s = self._core.clock.step()
-        self._waiting.append((node, query, now_s, counted_tokens, session_id, is_new_leaf))
+        self._waiting.append((node, query, now_s, counted_tokens, session_id))
         if len(self._waiting) > _MAX_WAITING:
             self.settle()
 
@@ -80,13 +90,8 @@ class UseLog:
             self._record(*use)
         self._waiting.clear()
 
-    def _record(
-        self, node, query: int, now_s: float, counted_tokens: int, session_id, is_new_leaf: bool
-    ) -> None:
+    def _record(self, node, query: int, now_s: float, counted_tokens: int, session_id) -> None:
         core = self._core
-        if is_new_leaf:
-            core.ghosts.note_nodes(len(core._node_arena))
-            take_ghost(core, node)
         path, end = [], 0
         while node is not core.root_node:
             path.append(node)
@@ -106,20 +111,19 @@ class UseLog:
             core.touch_leaf(node)
 
 
-def prefix_hasher(core: ImportanceTreeCore, node: UnifiedTreeNode):
-    """Hasher of the prefix that `node` continues, in its namespace; kept on the ancestors it passes."""
+def prefix_hasher(core: ImportanceTreeCore, parent: UnifiedTreeNode, key: RadixKey) -> blake2b:
+    """Hasher of the prefix that ends with `parent`, in the namespace of `key`; kept on the nodes it passes."""
     chain = []
-    parent = node.parent
     while parent is not core.root_node and getattr(parent, "prefix_hasher", None) is None:
         chain.append(parent)
         parent = parent.parent
     if parent is core.root_node:
-        hasher = namespace_hasher(node.key.extra_key, node.key.cache_salt)
+        hasher = namespace_hasher(key.extra_key, key.cache_salt)
     else:
         hasher = parent.prefix_hasher
-    for ancestor in reversed(chain):
-        hasher = extended(hasher, ancestor.key.raw_token_ids()[: len(ancestor.key)])
-        ancestor.prefix_hasher = hasher
+    for node in reversed(chain):
+        hasher = extended(hasher, node.key.raw_token_ids()[: len(node.key)])
+        node.prefix_hasher = hasher
     return hasher
 
 
@@ -127,24 +131,17 @@ def leave_ghost(core: ImportanceTreeCore, node: UnifiedTreeNode) -> None:
     """Remember the history of a node that leaves the tree."""
     if core.ghosts.capacity == 0:
         return
-    start, token_ids, num_tokens = prefix_hasher(core, node), node.key.raw_token_ids(), len(node.key)
-    core.ghosts.put(
-        extended(start, token_ids[: core.page_size]).digest(),
-        num_tokens,
-        extended(start, token_ids[:num_tokens]).digest(),
-        core.history_of(node),
-    )
+    num_tokens = len(node.key)
+    token_ids = node.key.raw_token_ids()[:num_tokens]
+    first_page = extended(prefix_hasher(core, node.parent, node.key), token_ids[: core.page_size])
+    end = extended(first_page, token_ids[core.page_size :])
+    core.ghosts.put(first_page.digest(), num_tokens, end.digest(), core.history_of(node))
 
 
-def take_ghost(core: ImportanceTreeCore, node: UnifiedTreeNode) -> None:
-    """Give a new leaf the history its content had when it was last in the tree."""
+def take_ghosts(
+    core: ImportanceTreeCore, parent: UnifiedTreeNode, key: RadixKey
+) -> list[tuple[int, NodeHistory]]:
+    """(end, history) of the pieces of `key`, which continues `parent`, that were in the tree before."""
     if not len(core.ghosts):
-        return
-    start, token_ids = prefix_hasher(core, node), node.key.raw_token_ids()
-    ghost: NodeHistory | None = core.ghosts.take(
-        len(node.key), core.page_size, lambda n: extended(start, token_ids[:n]).digest()
-    )
-    if ghost is not None:
-        history = core.history_of(node)
-        history.copy_uses(ghost)
-        history.importance = ghost.importance
+        return []
+    return core.ghosts.take(prefix_hasher(core, parent, key), key.raw_token_ids()[: len(key)], core.page_size)

@@ -249,7 +249,7 @@ def _brute_force_victim(core):
 
     def rank(leaf):
         history = leaf.history
-        is_pinned = history.num_pins > 0 and history.pin_expires_s > now_s
+        is_pinned = any(expires_s > now_s for expires_s in history.pins)
         return is_pinned, core.policy.score_at(history, now_s), history.last_use_tick
 
     return min(core.evictable_device_leaves, key=rank)
@@ -257,7 +257,7 @@ def _brute_force_victim(core):
 
 def test_every_victim_is_what_a_full_sort_would_give():
     rng = np.random.default_rng(7)
-    cache, fresh = build_cache(40_000, config={"max_uses": 1e9, "trim_leaves": False}), fresh_prompts()
+    cache, fresh = build_cache(40_000, config={"max_uses": 1e9, "trim_tokens": 0}), fresh_prompts()
     core = cache.tree_core
     core.clock = clock = ManualClock()
     heads = [fresh(8) for _ in range(20)]

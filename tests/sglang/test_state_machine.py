@@ -37,10 +37,15 @@ class TwoTierCache(RuleBasedStateMachine):
         write_policy=st.sampled_from([None, "write_through", "write_through_selective", "write_back"]),
         layout=st.sampled_from(["layer_first", "page_first_direct"]),
         half_life_s=st.sampled_from([0, 300]),
+        trim_tokens=st.sampled_from([0, 1, 8]),
     )
-    def build(self, page_size, write_policy, layout, half_life_s):
+    def build(self, page_size, write_policy, layout, half_life_s, trim_tokens):
         self.rig = KvRig(
-            64, page_size, config={"half_life_s": half_life_s}, write_policy=write_policy, mem_layout=layout
+            64,
+            page_size,
+            config={"half_life_s": half_life_s, "trim_tokens": trim_tokens},
+            write_policy=write_policy,
+            mem_layout=layout,
         )
         self.core = self.rig.core
         self.core.clock = self.clock = ManualClock()

@@ -27,7 +27,7 @@ def test_a_key_changes_its_setting_and_no_other():
         ({"half_life_s": None}, "half_life_s: expected a number from 0 to 1e+09, got None"),
         ({"window_queries": 2.5}, "window_queries: expected an integer from 1 to 64, got 2.5"),
         ({"window_queries": 65}, "window_queries: 65 is out of range; expected an integer from 1 to 64"),
-        ({"trim_leaves": 1}, "trim_leaves: expected true or false, got 1"),
+        ({"max_uses": 10**400}, "max_uses: expected a number from 1 to 1e+09, got 1000"),
     ],
 )
 def test_a_mistake_names_key_value_and_range(mapping, message):

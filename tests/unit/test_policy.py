@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 
 import hypothesis.strategies as st
 import pytest
@@ -117,7 +118,7 @@ def test_half_life_zero_ranks_by_last_access_alone():
 def test_pins_come_before_scores():
     policy = ImportanceLRFU(PolicyConfig())
     pinned, hot = used(policy, [0]), used(policy, range(0, 5000, 100))
-    pinned.num_pins = 1
+    pinned.pins = (9e9,)
     assert policy.key(pinned, 0) > policy.key(hot, 0)
 
 
@@ -144,11 +145,11 @@ def test_noise_below_the_grid_gives_the_same_density():
 def test_a_split_shares_mass_and_copies_the_rest(head):
     history = used(ImportanceLRFU(PolicyConfig()), [1, 2, 3], 3.5)
     history.importance.mass = 350.0
-    history.num_pins = 2
+    history.pins = (5.0, 9.0)
     first = history.split(head, 100)
     assert first.importance.mass + history.importance.mass == pytest.approx(350.0)
     assert first.importance.mass == pytest.approx(3.5 * head)
-    for name in ("weight", "last_use_s", "num_queries", "num_pins", "density"):
+    for name in ("weight", "last_use_s", "num_queries", "pins", "density"):
         assert getattr(first, name) == getattr(history, name)
 
 
@@ -170,17 +171,17 @@ def put(table: GhostTable, prefix: list[int], tokens: list[int], history: NodeHi
 
 def take(table: GhostTable, prefix: list[int], tokens: list[int], salt=None):
     start = extended(namespace_hasher(None, salt), prefix)
-    return table.take(len(tokens), PAGE, lambda n: extended(start, tokens[:n]).digest())
+    return table.take(start, array("q", tokens), PAGE)
 
 
-def test_a_returning_prompt_follows_its_ghosts_to_the_deepest():
+def test_a_returning_prompt_follows_its_ghosts():
     table, first, second = GhostTable(4), NodeHistory(0, 0), NodeHistory(1, 1)
     prompt = list(range(40))
     put(table, prompt[:8], prompt[8:16], first)
     put(table, prompt[:16], prompt[16:28], second)
-    assert take(table, prompt[:8], prompt[8:40]) is second
+    assert take(table, prompt[:8], prompt[8:40]) == [(8, first), (20, second)]
     assert len(table) == 0 and table.num_hits == 1
-    assert take(table, prompt[:8], prompt[8:40]) is None
+    assert take(table, prompt[:8], prompt[8:40]) == []
 
 
 @pytest.mark.parametrize("salt", ["", "t"])
@@ -188,9 +189,9 @@ def test_another_namespace_or_prefix_finds_no_ghost(salt):
     table = GhostTable(4)
     prompt = list(range(16))
     put(table, prompt[:8], prompt[8:], NodeHistory(0, 0))
-    assert take(table, prompt[:8], prompt[8:], salt) is None
-    assert take(table, [99, *prompt[1:8]], prompt[8:]) is None
-    assert take(table, prompt[:8], prompt[8:12]) is None
+    assert take(table, prompt[:8], prompt[8:], salt) == []
+    assert take(table, [99, *prompt[1:8]], prompt[8:]) == []
+    assert take(table, prompt[:8], prompt[8:12]) == []
 
 
 def test_the_ghost_table_is_bounded_and_forgets_the_oldest():
@@ -199,8 +200,8 @@ def test_the_ghost_table_is_bounded_and_forgets_the_oldest():
     for number in range(2000):
         put(table, [], [number] * PAGE, NodeHistory(number, number))
     assert len(table) == table.capacity == 600
-    assert take(table, [], [1399] * PAGE) is None
-    assert take(table, [], [1400] * PAGE).last_use_s == 1400
+    assert take(table, [], [1399] * PAGE) == []
+    assert take(table, [], [1400] * PAGE)[0][1].last_use_s == 1400
 
 
 def test_arrivals_move_the_clock_forwards_only():
@@ -211,3 +212,17 @@ def test_arrivals_move_the_clock_forwards_only():
     clock.observe_arrival(1_700_000_010.5)
     clock.observe_arrival(1_700_000_003.0)
     assert clock.now_s() == clock.step() == 12.5
+
+
+@pytest.mark.parametrize("wrong", [math.inf, math.nan, 1e18, -1e18])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_one_wrong_stamp_neither_stops_nor_breaks_the_clock(wrong, is_first):
+    clock = ArrivalClock()
+    stamps = [wrong, 1_700_000_000.0] if is_first else [1_700_000_000.0, wrong]
+    for stamp in stamps:
+        clock.observe_arrival(stamp)
+    before = clock.now_s()
+    assert 0 <= before <= 3600
+    for second in range(1, 201):
+        clock.observe_arrival(1_700_000_000.0 + second)
+    assert 198 <= clock.now_s() - before <= 200 + 3600
