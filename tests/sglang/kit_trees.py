@@ -44,6 +44,8 @@ class Variant:
 STOCK_LRU = Variant("stock lru", "lru")
 STOCK_FIFO = Variant("stock fifo", "fifo")
 IMPORTANCE = Variant("importance", "importance", None, TREE_CORE_NAME)
+# The kit's prompts are short: only with this setting are their leaves cut.
+SMALL_CUTS = Variant("importance, small cuts", "importance", {"trim_tokens": 1}, TREE_CORE_NAME)
 LRU_LIMIT = Variant(
     "importance, LRU limit", "importance", {"importance_weight": 0, "half_life_s": 0}, TREE_CORE_NAME
 )

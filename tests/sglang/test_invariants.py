@@ -1,6 +1,6 @@
 """Whatever is asked of the importance tree, its own checks and SGLang's hold after every step.
 
-The default policy trims leaves, remembers ghosts and honours pins, so nothing can be compared with a
+The policy trims leaves, remembers ghosts and honours pins, so nothing can be compared with a
 stock tree. What must hold instead: `sanity_check` (SGLang's invariants, the order of the leaf index, the
 pin budget), and that every slot of every pool is either free, once, or held by one node.
 """
@@ -12,7 +12,7 @@ import random
 import pytest
 
 from tests.sglang.driver import Driver, case_id, cases, make_log, open_drivers
-from tests.sglang.kit_trees import IMPORTANCE
+from tests.sglang.kit_trees import SMALL_CUTS
 
 NUM_STEPS = 150
 
@@ -41,7 +41,7 @@ class AnnotatingDriver(Driver):
 def test_invariants_hold_after_every_step(cfg, host):
     seed = cfg.page_size + 1
     rng = random.Random(seed)
-    with open_drivers(cfg, host, [IMPORTANCE], AnnotatingDriver) as (driver,):
+    with open_drivers(cfg, host, [SMALL_CUTS], AnnotatingDriver) as (driver,):
         for name, arguments in make_log(cfg, seed, NUM_STEPS, has_host=host is not None):
             driver.annotate(rng, arguments["prompt"])
             driver.cache.sanity_check()
