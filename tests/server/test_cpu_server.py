@@ -122,7 +122,6 @@ def test_storage_backend_restores_after_a_restart(tmp_path: Path) -> None:
         "--hicache-storage-backend",
         "file",
         "--enable-session-radix-cache",
-        *IMPORTANCE,
     ]
     env = {"SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR": str(tmp_path)}
     ids = prompt(5, 700)
