@@ -24,5 +24,5 @@ def namespace_hasher(*parts: str | None) -> hashlib.blake2b:
 def extended(hasher: hashlib.blake2b, token_ids: Sequence[int]) -> hashlib.blake2b:
     """A new hasher for the prefix followed by `token_ids`; O(number of tokens)."""
     longer = hasher.copy()
-    longer.update(token_ids if isinstance(token_ids, array) else array("q", token_ids))
+    longer.update(token_ids if hasattr(token_ids, "nbytes") or isinstance(token_ids, array) else array("q", token_ids))
     return longer

@@ -1,0 +1,204 @@
+"""An ordered set of leaves whose values change with age: first element = next victim, exact at every instant.
+
+A leaf belongs to a group; all leaves of a group share one curve of value over age, constant within
+an age bin. So within a bin the oldest is first, and the group's candidate is the oldest leaf in its lowest occupied
+bin. A candidate is looked for again only when its group changes, a bin edge could overtake it, or the curves change.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sortedcontainers import SortedKeyList
+
+from radiximp.policy.reuse_law import EDGES_S, bin_of
+
+_EDGES = EDGES_S.tolist()
+_NUM_BINS = len(_EDGES)
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Value per age bin, and whether it only falls from one bin to the next."""
+
+    values: Sequence[float]
+    is_falling: bool
+
+
+def _leaves_bin_s(entry: tuple, age_bin: int) -> float:
+    return entry[0] + _EDGES[age_bin + 1] if age_bin + 1 < _NUM_BINS else math.inf
+
+
+class _Group:
+    __slots__ = ("leaves", "version")
+
+    def __init__(self) -> None:
+        # (last use in seconds, tick, id, leaf), oldest first
+        self.leaves: SortedKeyList = SortedKeyList(key=lambda entry: entry[:3])
+        self.version = 0
+
+
+class ClassIndex(set):
+    """Leaves ordered by (prefix, value of the group at the leaf's age bin, last use, tick, id).
+
+    Owned by the scheduler thread. place_of(leaf) -> (prefix tuple, group, last use in seconds, tick);
+    curve_of(group) -> values per age bin. add, discard, touch: O(1) plus an amortised O(log n); first: O(log n) plus
+    a few bisections per group that changed. `advance` sets the time, `curves_changed` says that the values did.
+    """
+
+    def __init__(self, place_of: Callable[[Any], tuple], curve_of: Callable[[Hashable], Curve]) -> None:
+        super().__init__()
+        self._place_of = place_of
+        self._curve_of = curve_of
+        self._groups: dict[Hashable, _Group] = {}
+        self._places: dict[Any, tuple] = {}
+        self._pending: dict[Any, None] = {}
+        self._dirty: set[Hashable] = set()
+        self._candidates: list[tuple] = []
+        self._recheck: list[tuple] = []
+        self._now_s = 0.0
+        self._counter = 0
+        self.num_key_calls = 0
+
+    # ---- membership: as a plain set of leaves ----
+
+    def add(self, leaf: Any) -> None:
+        """Put a leaf in; no effect if it is in already."""
+        if leaf not in self:
+            super().add(leaf)
+            self._pending[leaf] = None
+
+    def discard(self, leaf: Any) -> None:
+        """Take a leaf out; no effect if it is not in."""
+        if leaf in self:
+            super().discard(leaf)
+            self._pending.pop(leaf, None)
+            self._take_out(leaf)
+
+    def touch(self, leaf: Any) -> None:
+        """Say that a leaf's group or last use may have changed; no effect if it is not in."""
+        if leaf in self:
+            self._pending[leaf] = None
+
+    # ---- order ----
+
+    def advance(self, now_s: float) -> None:
+        """Set the time that ages are measured at; it never goes back."""
+        self._now_s = now_s
+
+    def curves_changed(self) -> None:
+        """Say that the curves of all groups may have changed."""
+        self._dirty.update(self._groups)
+
+    def first(self, skip: set | frozenset = frozenset()) -> Any | None:
+        """The lowest leaf that is not in `skip`, or None; changes nothing that a caller can see."""
+        self._settle()
+        if skip:
+            return next((entry[-1] for entry in self.in_order() if entry[-1] not in skip), None)
+        while self._candidates:
+            *_, version, group_key, leaf = self._candidates[0]
+            group = self._groups.get(group_key)
+            if group is not None and group.version == version:
+                return leaf
+            heapq.heappop(self._candidates)
+        return None
+
+    def in_order(self) -> Iterator[tuple]:
+        """(prefix, value, last use, tick, id, leaf) from the lowest up; O(n log n)."""
+        self._settle()
+        return iter(sorted((self._entry(leaf) for leaf in self), key=lambda entry: entry[:-1]))
+
+    def _entry(self, leaf: Any) -> tuple:
+        prefix, group, last_use_s, tick = self._place_of(leaf)
+        value = self._curve_of(group).values[bin_of(self._now_s - last_use_s)]
+        return (prefix, value, last_use_s, tick, leaf.id, leaf)
+
+    def _take_out(self, leaf: Any) -> None:
+        place = self._places.pop(leaf, None)
+        if place is not None:
+            group_key, last_use_s, tick = place
+            self._groups[group_key].leaves.remove((last_use_s, tick, leaf.id, leaf))
+            self._dirty.add(group_key)
+
+    def _settle(self) -> None:
+        for leaf in self._pending:
+            prefix, group, last_use_s, tick = self._place_of(leaf)
+            self.num_key_calls += 1
+            place = ((prefix, group), last_use_s, tick)
+            if self._places.get(leaf) == place:
+                continue
+            self._take_out(leaf)
+            self._places[leaf] = place
+            self._groups.setdefault(place[0], _Group()).leaves.add((last_use_s, tick, leaf.id, leaf))
+            self._dirty.add(place[0])
+        self._pending.clear()
+        while self._recheck and self._recheck[0][0] <= self._now_s:
+            _, version, group_key = heapq.heappop(self._recheck)
+            group = self._groups.get(group_key)
+            if group is not None and group.version == version:
+                self._dirty.add(group_key)
+        for group_key in self._dirty:
+            self._choose(group_key)
+        self._dirty.clear()
+        if len(self._candidates) > 64 + 4 * len(self._groups):
+            self._compact()
+
+    def _choose(self, group_key: Hashable) -> None:
+        """Find the group's candidate and until when it stays one."""
+        group = self._groups[group_key]
+        group.version = self._counter = self._counter + 1
+        leaves = group.leaves
+        if not leaves:
+            del self._groups[group_key]
+            return
+        prefix, curve_key = group_key
+        curve = self._curve_of(curve_key)
+        best, value, until_s = self._oldest(leaves, curve) if curve.is_falling else self._lowest(leaves, curve)
+        heapq.heappush(self._candidates, (prefix, value, *best[:3], group.version, group_key, best[3]))
+        if until_s < math.inf:
+            heapq.heappush(self._recheck, (until_s, group.version, group_key))
+
+    def _oldest(self, leaves: SortedKeyList, curve: Curve) -> tuple[tuple, float, float]:
+        """(candidate, its value, until when) where value only falls with age."""
+        best = leaves[0]
+        age_bin = bin_of(self._now_s - best[0])
+        return best, curve.values[age_bin], _leaves_bin_s(best, age_bin)
+
+    def _lowest(self, leaves: SortedKeyList, curve: Curve) -> tuple[tuple, float, float]:
+        """The same for any curve: one bisection per occupied bin, from old to young."""
+        now_s, values = self._now_s, curve.values
+        best, best_bin, value, position = None, 0, math.inf, 0
+        occupied = []
+        while position < len(leaves):
+            entry = leaves[position]
+            age_bin = bin_of(now_s - entry[0])
+            occupied.append((age_bin, entry))
+            if values[age_bin] < value:
+                best, best_bin, value = entry, age_bin, values[age_bin]
+            position = leaves.bisect_key_right((now_s - _EDGES[age_bin], math.inf, math.inf))
+        until_s = _leaves_bin_s(best, best_bin)
+        # The oldest leaf on the young side of a bin that ranks as low or lower is the first to enter it.
+        following = iter([*occupied, None])
+        oldest = next(following)
+        for age_bin in range(occupied[0][0] + 1, 0, -1):
+            while oldest is not None and oldest[0] >= age_bin:
+                oldest = next(following)
+            if oldest is None:
+                break
+            if age_bin < _NUM_BINS and age_bin != best_bin and values[age_bin] <= value:
+                until_s = min(until_s, oldest[1][0] + _EDGES[age_bin])
+        return best, value, until_s
+
+    def _compact(self) -> None:
+        def is_live(version, group_key) -> bool:
+            group = self._groups.get(group_key)
+            return group is not None and group.version == version
+
+        self._candidates = [c for c in self._candidates if is_live(c[-3], c[-2])]
+        self._recheck = [r for r in self._recheck if is_live(r[1], r[2])]
+        heapq.heapify(self._candidates)
+        heapq.heapify(self._recheck)
