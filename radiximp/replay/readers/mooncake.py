@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from radiximp.replay.readers.base import Format, Options, trace_name
-from radiximp.replay.readers.rows import Row, rows
+from radiximp.replay.readers.rows import Row, rows, shown
 from radiximp.replay.trace import Request, Trace
 
 PAGE_TOKENS = 512
@@ -51,7 +51,7 @@ def _requests(path: Path) -> Iterator[Request]:
 def _page_ids(row: Row, num_tokens: int) -> np.ndarray:
     ids = row.fields.get("hash_ids")
     if type(ids) is not list or not all(type(page) is int and 0 <= page < 1 << 63 for page in ids):
-        raise row.error("hash_ids: a list of whole numbers from 0", repr(ids)[:60])
+        raise row.error("hash_ids: a list of whole numbers from 0", shown(ids))
     num_pages = -(-num_tokens // PAGE_TOKENS)
     if len(ids) != num_pages:
         raise row.error(f"hash_ids: {num_pages} ids for input_length {num_tokens}", f"{len(ids)}")

@@ -38,7 +38,7 @@ class Row:
         """A whole number from 0; raises TraceError otherwise, or if it is absent and has no default."""
         value = self.fields.get(key, default)
         if type(value) is not int or value < 0:
-            raise self.error(f"{key}: a whole number from 0", _shown(value))
+            raise self.error(f"{key}: a whole number from 0", shown(value))
         return value
 
     def number(self, key: str, default: float | None = _REQUIRED) -> float | None:
@@ -47,7 +47,7 @@ class Row:
         if value is None and default is None:
             return None
         if type(value) not in (int, float) or not math.isfinite(value) or value < 0:
-            raise self.error(f"{key}: a number from 0", _shown(value))
+            raise self.error(f"{key}: a number from 0", shown(value))
         return value
 
     def text(self, key: str, default: str = _REQUIRED) -> str:
@@ -56,18 +56,21 @@ class Row:
         if value is None and default is not _REQUIRED:
             return default
         if type(value) is not str:
-            raise self.error(f"{key}: a string", _shown(value))
+            raise self.error(f"{key}: a string", shown(value))
         return value
 
 
 def rows(path: Path) -> Iterator[Row]:
     """The file's rows; blank lines are passed over. Raises TraceError, and OSError if it cannot be opened."""
     source = lines(path)
+    line, text = next(source, (0, b""))
+    if text.lstrip().startswith(b"["):
+        yield from _array(path, line, text + b"".join(rest for _, rest in source))
+        return
+    if text:
+        yield parsed(path, line, text)
     for line, text in source:
-        if text.lstrip().startswith(b"["):
-            yield from _array(path, line, text + b"".join(rest for _, rest in source))
-        else:
-            yield parsed(path, line, text)
+        yield parsed(path, line, text)
 
 
 def lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -93,7 +96,7 @@ def parsed(path: Path, line: int, text: bytes) -> Row:
     """One line as a Row; raises TraceError unless it is a JSON object in UTF-8."""
     value = _loads(path, line, text)
     if type(value) is not dict:
-        raise TraceError(f"{path}:{line}: expected a JSON object, got {_shown(value)}")
+        raise TraceError(f"{path}:{line}: expected a JSON object, got {shown(value)}")
     return Row(path, line, value)
 
 
@@ -101,7 +104,7 @@ def _array(path: Path, line: int, text: bytes) -> Iterator[Row]:
     for item, value in enumerate(_loads(path, line, text), 1):
         row = Row(path, f"item {item}", value)
         if type(value) is not dict:
-            raise row.error("a JSON object", _shown(value))
+            raise row.error("a JSON object", shown(value))
         yield row
 
 
@@ -111,15 +114,16 @@ def _loads(path: Path, line: int, text: bytes) -> Any:
     except orjson.JSONDecodeError as error:
         reason = str(error)
     try:
-        shown = repr(text.decode().strip()[:_PREVIEW_CHARS])
+        preview = repr(text.decode().strip()[:_PREVIEW_CHARS])
     except UnicodeDecodeError as error:
         raise TraceError(
             f"{path}:{line}: expected UTF-8, got byte 0x{text[error.start]:02x} at column {error.start + 1}"
         ) from None
-    raise TraceError(f"{path}:{line}: expected JSON, got {shown} ({reason})")
+    raise TraceError(f"{path}:{line}: expected JSON, got {preview} ({reason})")
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """A value as an error shows it: short, and "nothing" for a required key that is absent."""
     if value is _REQUIRED:
         return "nothing"
     text = repr(value)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from radiximp.replay.readers.rows import Row
+from radiximp.replay.readers.rows import Row, shown
 
 _END_OF_IDS = 1 << 63
 NO_PAGES = np.empty(0, np.int64)
@@ -36,7 +36,7 @@ def expanded(row: Row, previous: np.ndarray, num_pages: tuple[int, int], end_of_
 def _runs(row: Row, end_of_ids: int) -> list[tuple[int, int]]:
     written = row.fields.get("new")
     if type(written) is not list:
-        raise row.error("new: a list of ids and [first id, count] pairs", repr(written))
+        raise row.error("new: a list of ids and [first id, count] pairs", shown(written))
     runs = []
     for run in written:
         first, count = (
@@ -49,7 +49,7 @@ def _runs(row: Row, end_of_ids: int) -> list[tuple[int, int]]:
             or not 0 <= first <= end_of_ids - count
         ):
             raise row.error(
-                f"new: an id or a [first id, count] pair, ids from 0 to {end_of_ids - 1}", repr(run)
+                f"new: an id or a [first id, count] pair, ids from 0 to {end_of_ids - 1}", shown(run)
             )
         runs.append((first, count))
     return runs
