@@ -5,12 +5,17 @@ from __future__ import annotations
 from os import PathLike
 from pathlib import Path
 
-from radiximp.replay.readers import base, mooncake, weka
+from radiximp.replay.readers import base, mooncake, openai_jsonl, record, weka
+from radiximp.replay.readers.record import write_trace
 from radiximp.replay.readers.rows import rows
 from radiximp.replay.trace import Trace, TraceError
 
+__all__ = ["FORMATS", "open_trace", "write_trace"]
+
 # Asked in this order when the format is to be told from the first row.
-FORMATS: dict[str, base.Format] = {reader.FORMAT.name: reader.FORMAT for reader in (mooncake, weka)}
+FORMATS: dict[str, base.Format] = {
+    reader.FORMAT.name: reader.FORMAT for reader in (mooncake, weka, record, openai_jsonl)
+}
 
 
 def open_trace(
