@@ -243,8 +243,21 @@ def test_a_conversation_is_written_as_what_it_adds(tmp_path):
     ("request_", "message"),
     [
         (None, "{path}: no requests"),
-        (Request(float("nan"), np.array([1]), 4), "request 1: arrival_s: expected a finite number, got nan"),
-        (Request(0.0, np.array([-1]), 4), "request 1: page_ids: expected ids from 0, got -1"),
+        (
+            Request(float("nan"), np.array([1]), 4),
+            "request 1: expected arrival_s: a finite number from 0, got nan",
+        ),
+        (Request(-1.0, np.array([1]), 4), "request 1: expected arrival_s: a finite number from 0, got -1.0"),
+        (
+            Request(0.0, np.array([1]), 4, service_s=float("inf")),
+            "request 1: expected service_s: a finite number from 0, got inf",
+        ),
+        (Request(0.0, np.array([1]), 9), "request 1: expected page_ids: 2 or 3 for num_tokens 9, got 1"),
+        (
+            Request(0.0, np.array([1]), 4, finish="stop"),
+            "request 1: expected finish: tool_use, end_turn or empty, got 'stop'",
+        ),
+        (Request(0.0, np.array([-1]), 4), "request 1: expected page_ids: ids from 0, got -1"),
     ],
 )
 def test_a_trace_that_cannot_be_read_back_is_not_written(tmp_path, request_, message):

@@ -17,7 +17,7 @@ import gzip
 import math
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from os import PathLike
 from pathlib import Path
@@ -74,7 +74,7 @@ def _request(
 ) -> Request:
     num_tokens = row.integer("tokens")
     session, namespace = row.text("session", ""), row.text("namespace", "")
-    num_pages = (num_tokens // page_tokens, -(-num_tokens // page_tokens))
+    num_pages = _page_counts(num_tokens, page_tokens)
     finish = row.text("finish", "")
     if finish not in _FINISHES:
         raise row.error("finish: tool_use, end_turn or empty", shown(finish))
@@ -126,29 +126,46 @@ def _write(trace: Trace, file: BinaryIO | gzip.GzipFile) -> int:
     }
     file.write(orjson.dumps(header) + b"\n")
     num_written = 0
-    for fields in _all_fields(trace.requests()):
+    for fields in _all_fields(trace):
         file.write(orjson.dumps(fields) + b"\n")
         num_written += 1
     return num_written
 
 
-def _all_fields(requests: Iterable[Request]) -> Iterator[dict[str, Any]]:
+def _all_fields(trace: Trace) -> Iterator[dict[str, Any]]:
     previous: dict[tuple[str, str], np.ndarray] = {}
-    for number, request in enumerate(requests, 1):
-        _check(number, request)
+    latest_s = 0.0
+    for number, request in enumerate(trace.requests(), 1):
+        wrong = _wrong(request, trace.page_tokens, latest_s)
+        if wrong:
+            raise TraceError(f"request {number}: expected {wrong}")
+        latest_s = request.arrival_s
         stream = request.namespace, request.session
         yield _fields(request, previous.get(stream, runs.NO_PAGES))
         if request.session:
             previous[stream] = request.page_ids
 
 
-def _check(number: int, request: Request) -> None:
-    for key in ("arrival_s", "service_s"):
-        value = getattr(request, key)
-        if value is not None and not math.isfinite(value):
-            raise TraceError(f"request {number}: {key}: expected a finite number, got {value}")
-    if len(request.page_ids) and request.page_ids.min() < 0:
-        raise TraceError(f"request {number}: page_ids: expected ids from 0, got {request.page_ids.min()}")
+def _wrong(request: Request, page_tokens: int, latest_s: float) -> str:
+    """Why the request could not be read back, "expected" left out; empty if it could."""
+    arrival_s, service_s, pages = request.arrival_s, request.service_s, request.page_ids
+    if not latest_s <= arrival_s < math.inf:
+        return f"arrival_s: a finite number from {latest_s:g}, got {arrival_s}"
+    if service_s is not None and not 0 <= service_s < math.inf:
+        return f"service_s: a finite number from 0, got {service_s}"
+    low, high = _page_counts(request.num_tokens, page_tokens)
+    if not low <= len(pages) <= high:
+        return f"page_ids: {low} or {high} for num_tokens {request.num_tokens}, got {len(pages)}"
+    if len(pages) and pages.min() < 0:
+        return f"page_ids: ids from 0, got {pages.min()}"
+    if request.finish not in _FINISHES:
+        return f"finish: tool_use, end_turn or empty, got {request.finish!r}"
+    return ""
+
+
+def _page_counts(num_tokens: int, page_tokens: int) -> tuple[int, int]:
+    """(without, with) the last page if it is partial."""
+    return num_tokens // page_tokens, -(-num_tokens // page_tokens)
 
 
 def _fields(request: Request, previous: np.ndarray) -> dict[str, Any]:
