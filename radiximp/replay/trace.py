@@ -20,7 +20,8 @@ class Request:
     """One request.
 
     page_ids: [num_pages] int64, what each page of the prompt contains: two prompts share a prefix
-    exactly as far as their page ids agree. The last page may be partial: num_tokens says how full.
+    exactly as far as their page ids agree. The last page may be partial, or the tokens after the last full
+    page may have none (no other prompt shares them): num_tokens says which.
     arrival_s: seconds from the trace's own start, never decreasing. service_s: seconds from arrival to the last
     token where the trace knows it, else None. finish: "tool_use", "end_turn", or "" where unknown.
     session: which conversation it belongs to; "" where unknown. namespace: tenants never share pages.
