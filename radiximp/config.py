@@ -19,15 +19,24 @@ def _setting(default: float | bool, low: float, high: float, text: str) -> Any:
     return dataclasses.field(default=default, metadata={"low": low, "high": high, "help": text})
 
 
+def _choice(default: str, choices: tuple[str, ...], text: str) -> Any:
+    return dataclasses.field(default=default, metadata={"choices": choices, "help": text})
+
+
 @dataclasses.dataclass(frozen=True)
 class PolicyConfig:
     """Settings of the `importance` eviction policy. Numbers are inclusive ranges."""
 
+    score: str = _choice("reuse", ("reuse", "lrfu"), "what ranks: the learned law of reuse, or decayed uses")
+    law_half_life_s: float = _setting(7200.0, 60, 1e9, "evidence of reuse counts half after this long")
+    prior_spans: float = _setting(
+        1.0, 0.01, 1000, "evidence, in idle spans, from which a class departs from the coarser one"
+    )
     half_life_s: float = _setting(
-        300.0, 0, 1e9, "a use counts half after this long; 0 ranks by last access as lru does"
+        300.0, 0, 1e9, "lrfu: a use counts half after this long; 0 ranks by last access as lru does"
     )
     max_uses: float = _setting(
-        2, 1, 1e9, "decayed uses beyond this many add nothing, so an old hot set can be let go"
+        2, 1, 1e9, "lrfu: decayed uses beyond this many add nothing, so an old hot set can be let go"
     )
     burst_s: float = _setting(0.25, 0, 3600, "uses closer together than this count as less than one use each")
     importance_weight: float = _setting(
@@ -79,6 +88,11 @@ def _is_finite(value: float) -> bool:
 
 
 def _checked(field: dataclasses.Field, value: Any) -> Any:
+    choices = field.metadata.get("choices")
+    if choices is not None:
+        if value not in choices:
+            raise ConfigError(f"{field.name}: expected one of {', '.join(choices)}, got {value!r}")
+        return value
     low, high = field.metadata["low"], field.metadata["high"]
     if field.type == "bool":
         if not isinstance(value, bool):

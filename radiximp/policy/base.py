@@ -1,25 +1,57 @@
 """The contract of an eviction policy: it ranks histories and never frees, copies or logs.
 
-The tree owns structure, sizes, locks and residency; it asks the policy for a key and evicts the
-unlocked leaf whose key is lowest. The server and any replay drive the same policy object.
+The tree owns structure, sizes, locks and residency; it reports uses, asks the policy for an index over
+its leaves and evicts the first. The server and the replay drive the same policy object.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from radiximp.policy.history import NodeHistory
 
-# Lower is evicted first. A key may not depend on the current time: it changes only when the tree
-# reports a change of that node, so an ordered index stays exact without rescoring everything.
+# Lower is evicted first.
 Key = tuple[float, ...]
+
+# The nodes that a request used, root first: each node's history and its tokens.
+Path = Sequence[tuple[NodeHistory, int]]
+
+
+class Leaf(Protocol):
+    """What a policy may read of a tree node. Times are the tree's logical counter."""
+
+    id: int
+    history: NodeHistory
+    last_access_time: float
+    creation_time: float
+    hit_count: int
+    priority: int
 
 
 class Policy(Protocol):
     name: str
 
-    def record_use(self, history: NodeHistory, now_s: float, tick: int) -> None:
-        """Account one request's use of a node at `now_s` seconds; mutates `history` only."""
+    def record_uses(self, path: Path, now_s: float, tick: int) -> None:
+        """One request used the nodes of `path`; mutates their histories only.
 
-    def key(self, history: NodeHistory, last_access_time: float) -> Key:
-        """The node's place in the order. `last_access_time` is SGLang's logical counter."""
+        now_s: the request's arrival. tick: the logical time of the first node, one more for each next.
+        """
+
+    def record_end(self, path: Path, finish: str, output_tokens: int, now_s: float) -> None:
+        """The request that used `path` is over, and the nodes are idle from `now_s` on.
+
+        finish: why it ended ("tool_use", "end_turn", "length", or "" where unknown).
+        """
+
+    def advance(self, now_s: float) -> None:
+        """Time has come to `now_s`. Keys change here and in the calls above, never in between."""
+
+    def forget(self) -> None:
+        """Drop all that was learned beside the nodes' histories (the model's weights changed)."""
+
+    def key(self, leaf: Leaf) -> Key:
+        """The leaf's place in the order as of the last `advance`."""
+
+    def new_index(self, prefix_of: Callable[[Any], tuple]) -> set:
+        """An empty index over leaves, ordered by (*prefix, *key, id)."""

@@ -11,7 +11,7 @@ import heapq
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from sortedcontainers import SortedKeyList
 
@@ -42,26 +42,35 @@ class _Group:
         self.version = 0
 
 
-class ClassIndex(set):
-    """Leaves ordered by (prefix, value of the group at the leaf's age bin, last use, tick, id).
+class Curves(Protocol):
+    """What an index reads of its policy."""
 
-    Owned by the scheduler thread. place_of(leaf) -> (prefix tuple, group, last use in seconds, tick);
-    curve_of(group) -> values per age bin. add, discard, touch: O(1) plus an amortised O(log n); first: O(log n) plus
-    a few bisections per group that changed. `advance` sets the time, `curves_changed` says that the values did.
+    now_s: float
+    curves_version: int
+
+    def curve(self, reuse_class: int) -> Curve:
+        """Values of a class by age bin."""
+
+
+class ClassIndex(set):
+    """Leaves ordered by (prefix, value of the class at the leaf's age bin, last use, tick, id).
+
+    Owned by the scheduler thread. add, discard, touch: O(1) plus an amortised O(log n); first: O(log n) plus
+    a few bisections per group that changed.
     """
 
-    def __init__(self, place_of: Callable[[Any], tuple], curve_of: Callable[[Hashable], Curve]) -> None:
+    def __init__(self, policy: Curves, prefix_of: Callable[[Any], tuple]) -> None:
         super().__init__()
-        self._place_of = place_of
-        self._curve_of = curve_of
+        self._policy = policy
+        self._prefix_of = prefix_of
+        self._curves_version = -1
         self._groups: dict[Hashable, _Group] = {}
         self._places: dict[Any, tuple] = {}
         self._pending: dict[Any, None] = {}
         self._dirty: set[Hashable] = set()
         self._candidates: list[tuple] = []
         self._recheck: list[tuple] = []
-        self._now_s = 0.0
-        self._counter = 0
+        self._num_versions = 0
         self.num_key_calls = 0
 
     # ---- membership: as a plain set of leaves ----
@@ -86,14 +95,6 @@ class ClassIndex(set):
 
     # ---- order ----
 
-    def advance(self, now_s: float) -> None:
-        """Set the time that ages are measured at; it never goes back."""
-        self._now_s = now_s
-
-    def curves_changed(self) -> None:
-        """Say that the curves of all groups may have changed."""
-        self._dirty.update(self._groups)
-
     def first(self, skip: set | frozenset = frozenset()) -> Any | None:
         """The lowest leaf that is not in `skip`, or None; changes nothing that a caller can see."""
         self._settle()
@@ -108,14 +109,15 @@ class ClassIndex(set):
         return None
 
     def in_order(self) -> Iterator[tuple]:
-        """(prefix, value, last use, tick, id, leaf) from the lowest up; O(n log n)."""
+        """(prefix..., value, last use, tick, id, leaf) from the lowest up; O(n log n)."""
         self._settle()
         return iter(sorted((self._entry(leaf) for leaf in self), key=lambda entry: entry[:-1]))
 
     def _entry(self, leaf: Any) -> tuple:
-        prefix, group, last_use_s, tick = self._place_of(leaf)
-        value = self._curve_of(group).values[bin_of(self._now_s - last_use_s)]
-        return (prefix, value, last_use_s, tick, leaf.id, leaf)
+        history = leaf.history
+        age_bin = bin_of(self._policy.now_s - history.last_use_s)
+        value = self._policy.curve(history.reuse_class).values[age_bin]
+        return (*self._prefix_of(leaf), value, history.last_use_s, history.last_use_tick, leaf.id, leaf)
 
     def _take_out(self, leaf: Any) -> None:
         place = self._places.pop(leaf, None)
@@ -126,17 +128,21 @@ class ClassIndex(set):
 
     def _settle(self) -> None:
         for leaf in self._pending:
-            prefix, group, last_use_s, tick = self._place_of(leaf)
+            history = leaf.history
             self.num_key_calls += 1
-            place = ((prefix, group), last_use_s, tick)
+            group_key = (self._prefix_of(leaf), history.reuse_class)
+            place = (group_key, history.last_use_s, history.last_use_tick)
             if self._places.get(leaf) == place:
                 continue
             self._take_out(leaf)
             self._places[leaf] = place
-            self._groups.setdefault(place[0], _Group()).leaves.add((last_use_s, tick, leaf.id, leaf))
-            self._dirty.add(place[0])
+            self._groups.setdefault(group_key, _Group()).leaves.add((*place[1:], leaf.id, leaf))
+            self._dirty.add(group_key)
         self._pending.clear()
-        while self._recheck and self._recheck[0][0] <= self._now_s:
+        if self._curves_version != self._policy.curves_version:
+            self._curves_version = self._policy.curves_version
+            self._dirty.update(self._groups)
+        while self._recheck and self._recheck[0][0] <= self._policy.now_s:
             _, version, group_key = heapq.heappop(self._recheck)
             group = self._groups.get(group_key)
             if group is not None and group.version == version:
@@ -150,14 +156,16 @@ class ClassIndex(set):
     def _choose(self, group_key: Hashable) -> None:
         """Find the group's candidate and until when it stays one."""
         group = self._groups[group_key]
-        group.version = self._counter = self._counter + 1
+        group.version = self._num_versions = self._num_versions + 1
         leaves = group.leaves
         if not leaves:
             del self._groups[group_key]
             return
-        prefix, curve_key = group_key
-        curve = self._curve_of(curve_key)
-        best, value, until_s = self._oldest(leaves, curve) if curve.is_falling else self._lowest(leaves, curve)
+        prefix, reuse_class = group_key
+        curve = self._policy.curve(reuse_class)
+        best, value, until_s = (
+            self._oldest(leaves, curve) if curve.is_falling else self._lowest(leaves, curve)
+        )
         heapq.heappush(self._candidates, (prefix, value, *best[:3], group.version, group_key, best[3]))
         if until_s < math.inf:
             heapq.heappush(self._recheck, (until_s, group.version, group_key))
@@ -165,12 +173,12 @@ class ClassIndex(set):
     def _oldest(self, leaves: SortedKeyList, curve: Curve) -> tuple[tuple, float, float]:
         """(candidate, its value, until when) where value only falls with age."""
         best = leaves[0]
-        age_bin = bin_of(self._now_s - best[0])
+        age_bin = bin_of(self._policy.now_s - best[0])
         return best, curve.values[age_bin], _leaves_bin_s(best, age_bin)
 
     def _lowest(self, leaves: SortedKeyList, curve: Curve) -> tuple[tuple, float, float]:
         """The same for any curve: one bisection per occupied bin, from old to young."""
-        now_s, values = self._now_s, curve.values
+        now_s, values = self._policy.now_s, curve.values
         best, best_bin, value, position = None, 0, math.inf, 0
         occupied = []
         while position < len(leaves):
@@ -202,3 +210,18 @@ class ClassIndex(set):
         self._recheck = [r for r in self._recheck if is_live(r[1], r[2])]
         heapq.heapify(self._candidates)
         heapq.heapify(self._recheck)
+
+    def _check(self) -> None:
+        """Raise AssertionError unless the members, groups and first leaf are those of a full sort; O(n log n)."""
+        self._settle()
+        assert set(self._places) == set(self), "places and members differ"
+        assert sum(len(group.leaves) for group in self._groups.values()) == len(self)
+        first = min((self._entry(leaf)[:-1] for leaf in self), default=None)
+        chosen = self.first()
+        assert (chosen is None) == (first is None)
+        assert chosen is None or self._entry(chosen)[:-1] == first, f"leaf {chosen.id} is not the lowest"
+
+    def _unsupported(self, *args: Any) -> None:
+        raise TypeError("ClassIndex changes through add, discard and touch only")
+
+    remove = pop = clear = update = difference_update = intersection_update = _unsupported

@@ -1,4 +1,4 @@
-"""What one tree node remembers: its uses, who used it, its importance and its pin."""
+"""What one tree node remembers: its uses, who used it, its importance and its pins."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ _SESSION_BITS = 64
 
 
 class NodeHistory:
-    """The annotation of one node. Plain data: the policy gives `weight` its meaning.
+    """The annotation of one node. Plain data: the policy gives most of it its meaning.
 
     weight: decayed number of uses as of `last_use_s` (1.0 for a node never used).
     last_use_s: the injected clock at the last use; last_use_tick: the logical clock, which also
     orders uses within one instant. last_query: the request that was last counted here.
     num_queries: uses since the node's content was first seen, evictions included.
+    num_returns: those of them that were no burst. gap_log2_s: average of log2 of the seconds between them, None before two.
+    reuse_class, span: where the reuse law files the node, and its idle span there (-1: in use).
     """
 
     __slots__ = (
@@ -24,6 +26,10 @@ class NodeHistory:
         "last_use_tick",
         "last_query",
         "num_queries",
+        "num_returns",
+        "gap_log2_s",
+        "reuse_class",
+        "span",
         "session_bits",
         "importance",
         "pins",
@@ -35,6 +41,10 @@ class NodeHistory:
         self.last_use_tick = tick
         self.last_query = 0
         self.num_queries = 0
+        self.num_returns = 0
+        self.gap_log2_s: float | None = None
+        self.reuse_class = 0
+        self.span = -1
         self.session_bits = 0
         self.importance: ImportanceAggregate | None = None
         # Expiry of each pin on the injected clock, in seconds; math.inf = until it is taken off.
@@ -67,6 +77,10 @@ class NodeHistory:
             head.importance = self.importance.split(head_tokens, total_tokens)
         return head
 
+    def follow(self, parent: NodeHistory) -> None:
+        """Be the newest turn of the conversation that `parent` ends: it comes back as that did so far."""
+        self.gap_log2_s = parent.gap_log2_s
+
     def revive(self, ghost: NodeHistory) -> None:
         """Take over what is remembered of the same content from before it was evicted."""
         self.copy_uses(ghost)
@@ -79,4 +93,8 @@ class NodeHistory:
         self.last_use_tick = other.last_use_tick
         self.last_query = other.last_query
         self.num_queries = other.num_queries
+        self.num_returns = other.num_returns
+        self.gap_log2_s = other.gap_log2_s
+        self.reuse_class = other.reuse_class
+        self.span = other.span
         self.session_bits = other.session_bits

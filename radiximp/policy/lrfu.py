@@ -9,11 +9,13 @@ zero, a number that changes only when the node itself is used or observed. Lee e
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from math import exp2
+from typing import Any
 
 from radiximp.config import PolicyConfig
-from radiximp.policy.base import Key
-from radiximp.policy.history import NodeHistory
+from radiximp.policy.base import Key, Leaf, Path
+from radiximp.policy.leaf_index import LeafIndex
 
 # An unattended node keeps a positive score, so that its recency still orders it.
 _MIN_DENSITY = 1 / 64
@@ -27,34 +29,42 @@ class ImportanceLRFU:
     def __init__(self, config: PolicyConfig) -> None:
         self.config = config
 
-    def record_use(self, history: NodeHistory, now_s: float, tick: int) -> None:
-        """Add one use; a use soon after the last one (`burst_s`) adds less than 1."""
+    def record_uses(self, path: Path, now_s: float, tick: int) -> None:
+        """Add one use to each node; a use soon after the last one (`burst_s`) adds less than 1."""
         config = self.config
-        if history.num_queries == 0 or config.is_lru:
-            history.weight = 1.0
-        else:
-            gap_s = now_s - history.last_use_s
-            added = 1.0 if config.burst_s == 0 else 1 - exp2(-gap_s / config.burst_s)
-            weight = history.weight * exp2(-gap_s / config.half_life_s) + added
-            history.weight = min(weight, config.max_uses)
-        history.num_queries += 1
-        history.last_use_s = now_s
-        history.last_use_tick = tick
+        for history, _ in path:
+            if history.num_queries == 0 or config.is_lru:
+                history.weight = 1.0
+            else:
+                gap_s = now_s - history.last_use_s
+                added = 1.0 if config.burst_s == 0 else 1 - exp2(-gap_s / config.burst_s)
+                weight = history.weight * exp2(-gap_s / config.half_life_s) + added
+                history.weight = min(weight, config.max_uses)
+            history.num_queries += 1
+            history.last_use_s = now_s
+            history.last_use_tick = tick
+            tick += 1
 
-    def key(self, history: NodeHistory, last_access_time: float) -> Key:
-        """(is pinned, log-domain score, tie-break by oldest use)."""
-        is_pinned = bool(history.pins)
+    def record_end(self, path: Path, finish: str, output_tokens: int, now_s: float) -> None:
+        """Nothing: how a request ended does not enter the score."""
+
+    def advance(self, now_s: float) -> None:
+        """Nothing: the order does not depend on the time."""
+
+    def forget(self) -> None:
+        """Nothing is learned beside the nodes."""
+
+    def key(self, leaf: Leaf) -> Key:
+        """(log-domain score, tie-break by oldest use)."""
+        history = leaf.history
         if self.config.is_lru:
-            return (is_pinned, last_access_time, 0)
+            return (leaf.last_access_time, 0)
         # weight is positive: 1 at the first use, and every later use adds what it decayed by or less.
         score = math.log2(max(history.weight, 1e-300)) + history.last_use_s / self.config.half_life_s
         if history.importance is not None:
             score += self.config.importance_weight * math.log2(max(history.density, _MIN_DENSITY))
-        return (is_pinned, score, history.last_use_tick)
+        return (score, history.last_use_tick)
 
-    def score_at(self, history: NodeHistory, now_s: float) -> float:
-        """The score itself at `now_s`, for people and tests; the order uses `key`."""
-        if self.config.is_lru:
-            return history.last_use_s
-        decay = exp2(-(now_s - history.last_use_s) / self.config.half_life_s)
-        return max(history.density, _MIN_DENSITY) ** self.config.importance_weight * history.weight * decay
+    def new_index(self, prefix_of: Callable[[Any], tuple]) -> LeafIndex:
+        """Leaves by score."""
+        return LeafIndex(lambda leaf: (*prefix_of(leaf), *self.key(leaf)))

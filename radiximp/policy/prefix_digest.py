@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Sequence
+
+import numpy as np
 
 _DIGEST_BYTES = 16
 
@@ -21,8 +22,8 @@ def namespace_hasher(*parts: str | None) -> hashlib.blake2b:
     return hasher
 
 
-def extended(hasher: hashlib.blake2b, token_ids: Sequence[int]) -> hashlib.blake2b:
-    """A new hasher for the prefix followed by `token_ids`; O(number of tokens)."""
+def extended(hasher: hashlib.blake2b, token_ids: np.ndarray | array) -> hashlib.blake2b:
+    """A new hasher for the prefix followed by `token_ids`, [num_tokens] 64-bit integers; O(number of tokens)."""
     longer = hasher.copy()
-    longer.update(token_ids if hasattr(token_ids, "nbytes") or isinstance(token_ids, array) else array("q", token_ids))
+    longer.update(token_ids)
     return longer

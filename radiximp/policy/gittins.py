@@ -1,0 +1,124 @@
+"""The default policy: evict what promises least reuse for the time it would be held.
+
+    index(node) = max over W of P(reuse within W) / E[time held until reuse or W]
+
+The law of reuse is learned per class while the cache runs (`reuse_law.py`). A class is made of signals that
+carry: how the last request ended, how often the node came back (bursts discounted), the usual gap between its uses, the
+length of the last answer, and where attention was observed the quantile of the node's density. A signal that does
+not separate reuse leaves the estimate unchanged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from radiximp.config import PolicyConfig
+from radiximp.policy.base import Key, Leaf, Path
+from radiximp.policy.class_index import ClassIndex, Curve
+from radiximp.policy.history import NodeHistory
+from radiximp.policy.reuse_law import ReuseLaw, bin_of
+
+# Half of the newest gap, half of the average before it.
+_GAP_WEIGHT = 0.5
+# Requests between two refreshes of the tables; only evictions ask for them.
+_REFRESH_QUERIES = 64
+_MAX_SPANS = 1 << 16
+_MAX_CLASSES = 1 << 11
+_FINISHES = {"": 0, "tool_use": 1, "end_turn": 2, "length": 3}
+
+
+class GittinsPolicy:
+    """O(path) per request; a refresh of the tables every 64 requests, where evictions ask."""
+
+    name = "importance"
+
+    def __init__(self, config: PolicyConfig) -> None:
+        self.config = config
+        self.now_s = 0.0
+        # Grows with every change of the curves; an index compares it with what it has seen.
+        self.curves_version = 0
+        self.forget()
+
+    def forget(self) -> None:
+        """Back to a cold start: nothing learned (the model's weights changed)."""
+        config = self.config
+        self.law = ReuseLaw(config.law_half_life_s, config.prior_spans, _MAX_SPANS, _MAX_CLASSES)
+        self.law.class_id(())
+        self._curves: list[Curve] = []
+        self._num_waiting = 0
+        self.generation = getattr(self, "generation", 0) + 1
+
+    def record_uses(self, path: Path, now_s: float, tick: int) -> None:
+        """Close the idle spans of the nodes, and count a return for each that was idle for longer than a burst."""
+        returned: dict[int, int] = {}
+        for history, num_tokens in path:
+            if history.span >= 0:
+                returned[history.span] = returned.get(history.span, 0) + num_tokens
+                history.span = -1
+            if history.num_queries:
+                self._count_return(history, now_s - history.last_use_s)
+            history.num_queries += 1
+            history.last_use_s = now_s
+            history.last_use_tick = tick
+            tick += 1
+        for span, num_tokens in returned.items():
+            self.law.close(span, now_s, num_tokens)
+        self._num_waiting += 1
+
+    def _count_return(self, history: NodeHistory, gap_s: float) -> None:
+        if gap_s < self.config.burst_s:
+            return
+        gap_log2_s = math.log2(max(gap_s, 0.01))
+        history.num_returns += 1
+        if history.gap_log2_s is None:
+            history.gap_log2_s = gap_log2_s
+        else:
+            history.gap_log2_s += _GAP_WEIGHT * (gap_log2_s - history.gap_log2_s)
+
+    def record_end(self, path: Path, finish: str, output_tokens: int, now_s: float) -> None:
+        """File the nodes under the class that they are idle in from now on."""
+        idle: dict[int, int] = {}
+        for history, num_tokens in path:
+            history.reuse_class = self._class_of(history, finish, output_tokens)
+            history.last_use_s = max(history.last_use_s, now_s)
+            idle[history.reuse_class] = idle.get(history.reuse_class, 0) + num_tokens
+        spans = {number: self.law.open(number, now_s, num_tokens) for number, num_tokens in idle.items()}
+        for history, _ in path:
+            history.span = spans[history.reuse_class]
+
+    def _class_of(self, history: NodeHistory, finish: str, output_tokens: int) -> int:
+        returns = min(4, history.num_returns.bit_length())
+        gap = -1 if history.gap_log2_s is None else max(0, min(7, int((history.gap_log2_s + 2) / 2)))
+        answer = min(6, max(0, (output_tokens + 1).bit_length() - 5))
+        density = -1
+        if history.importance is not None and self.config.importance_weight:
+            density = max(0, min(3, int(math.log2(max(history.density, 1 / 64))) + 2))
+        return self.law.class_id((_FINISHES.get(finish, 0), returns, gap, answer, density))
+
+    def advance(self, now_s: float) -> None:
+        """Set the time; make new tables when enough was learned since the last."""
+        self.now_s = now_s
+        if self._num_waiting >= _REFRESH_QUERIES or self.law.num_classes > len(self._curves):
+            index = self.law.refresh(now_s)
+            is_falling = (np.diff(index, axis=1) <= 0).all(axis=1).tolist()
+            self._curves = [Curve(*curve) for curve in zip(index.tolist(), is_falling, strict=True)]
+            self.curves_version += 1
+            self._num_waiting = 0
+
+    def curve(self, reuse_class: int) -> Curve:
+        """Index per age bin of a class, per second."""
+        return self._curves[reuse_class]
+
+    def key(self, leaf: Leaf) -> Key:
+        """(index at the node's age, oldest use first)."""
+        history = leaf.history
+        value = self._curves[history.reuse_class].values[bin_of(self.now_s - history.last_use_s)]
+        return (value, history.last_use_s, history.last_use_tick)
+
+    def new_index(self, prefix_of: Callable[[Any], tuple]) -> ClassIndex:
+        """Leaves by class and age: exact at every instant without rescoring."""
+        return ClassIndex(self, prefix_of)

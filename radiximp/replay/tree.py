@@ -1,0 +1,308 @@
+"""The prefix tree of the replay: what is on device and host, what is locked, and who goes next.
+
+Works in pages and drives the same policy, index and ghost objects as the server's tree core. It knows
+nothing of time but the `now_s` it is told, and nothing of traces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import blake2b
+
+import numpy as np
+
+from radiximp.policy.base import Policy
+from radiximp.policy.ghosts import GhostTable
+from radiximp.policy.history import NodeHistory
+from radiximp.policy.prefix_digest import extended, namespace_hasher
+
+# As in SGLang, `write_through_selective` copies what was used this often.
+_SELECTIVE_HIT_COUNT = 2
+
+
+class Node:
+    """A run of pages; on device only if its parent is, on the host only if its parent is."""
+
+    __slots__ = (
+        "id", "parent", "children", "page_ids", "history", "hasher", "last_access_time", "creation_time",
+        "hit_count", "priority", "num_locks", "is_on_device", "is_on_host", "num_device_children",
+    )  # fmt: skip
+
+    def __init__(self, node_id: int, parent: Node | None, page_ids: np.ndarray, tick: int) -> None:
+        self.id = node_id
+        self.parent = parent
+        self.children: dict[int, Node] = {}
+        self.page_ids = page_ids
+        self.history = NodeHistory(0.0, tick)
+        self.hasher: blake2b | None = None
+        self.last_access_time = self.creation_time = tick
+        self.hit_count = 0
+        self.priority = 0
+        self.num_locks = 0
+        self.is_on_device = True
+        self.is_on_host = False
+        self.num_device_children = 0
+
+    def __len__(self) -> int:
+        return len(self.page_ids)
+
+
+class ReplayTree:
+    """match and insert: O(path). evict: O(log leaves) per victim plus the policy's index."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        page_tokens: int,
+        host_capacity_pages: int = 0,
+        write_policy: str = "write_through",
+        ghost_factor: float = 4,
+        trim_pages: int | None = 1,
+    ) -> None:
+        self.policy = policy
+        self.page_tokens = page_tokens
+        self.host_capacity_pages = host_capacity_pages
+        self.write_policy = write_policy
+        self.trim_pages = trim_pages
+        self.ghosts = GhostTable(ghost_factor)
+        self.device_leaves = policy.new_index(lambda leaf: ())
+        self.host_leaves = policy.new_index(lambda leaf: ())
+        self.device_pages = self.host_pages = 0
+        self.num_nodes = 0
+        self.tick = 0
+        self.num_evicted_pages = {"device": 0, "host": 0}
+        self.on_victim: Callable[[Node, str], None] = lambda node, tier: None
+        self._num_ids = 0
+        self._roots: dict[str, Node] = {}
+
+    # ---- structure ----
+
+    def root(self, namespace: str) -> Node:
+        """The root of a tenant's tree."""
+        root = self._roots.get(namespace)
+        if root is None:
+            root = self._roots[namespace] = Node(0, None, np.zeros(0, np.int64), 0)
+            root.hasher = namespace_hasher(namespace)
+            root.num_locks = 1
+            root.is_on_host = True
+        return root
+
+    def match(self, namespace: str, page_ids: np.ndarray) -> list[Node]:
+        """The nodes that hold the longest known prefix, root excluded; cuts the last to fit and touches all."""
+        node, path, position = self.root(namespace), [], 0
+        while position < len(page_ids):
+            child = node.children.get(int(page_ids[position]))
+            if child is None:
+                break
+            length = min(len(child), len(page_ids) - position)
+            differ = child.page_ids[:length] != page_ids[position : position + length]
+            agreed = int(differ.argmax())
+            if not differ[agreed]:
+                agreed = length
+            if agreed < len(child):
+                child = self._split(child, agreed)
+            self.tick += 1
+            child.last_access_time = self.tick
+            path.append(child)
+            position += agreed
+            if agreed < length:
+                break
+            node = child
+        self._touch(path)
+        return path
+
+    def _split(self, node: Node, head_pages: int) -> Node:
+        """Cut a node; returns the new head."""
+        self._num_ids += 1
+        head = Node(self._num_ids, node.parent, node.page_ids[:head_pages].copy(), node.last_access_time)
+        head.history = node.history.split(head_pages, len(node))
+        head.creation_time, head.hit_count, head.priority = node.creation_time, node.hit_count, node.priority
+        head.is_on_device, head.is_on_host = node.is_on_device, node.is_on_host
+        head.num_locks = node.num_locks
+        head.num_device_children = int(node.is_on_device)
+        node.parent.children[int(head.page_ids[0])] = head
+        node.page_ids = node.page_ids[head_pages:].copy()
+        node.parent = head
+        head.children[int(node.page_ids[0])] = node
+        self.num_nodes += 1
+        self._touch((node,))
+        return head
+
+    def extend(self, path: list[Node], namespace: str, page_ids: np.ndarray) -> None:
+        """Put `page_ids` on the device after the path, in the pieces they were once known in; lengthens the path."""
+        if len(page_ids) == 0:
+            return
+        parent = path[-1] if path else self.root(namespace)
+        start, is_known = 0, self.ghosts.may_know(int(page_ids[0]))
+        pieces = self.ghosts.take(self._hasher(parent), page_ids, 1) if is_known else []
+        for end, history in pieces:
+            parent = self._add(parent, page_ids[start:end])
+            parent.history = history
+            path.append(parent)
+            start = end
+        if start < len(page_ids):
+            continues = bool(path) and not parent.children
+            child = self._add(parent, page_ids[start:])
+            if continues:
+                child.history.follow(parent.history)
+            path.append(child)
+        self.ghosts.note_held(self.num_nodes, self.device_pages + self.host_pages)
+
+    def _add(self, parent: Node, page_ids: np.ndarray) -> Node:
+        self._num_ids += 1
+        self.tick += 1
+        node = Node(self._num_ids, parent, page_ids.copy(), self.tick)
+        parent.children[int(page_ids[0])] = node
+        parent.num_device_children += 1
+        self.num_nodes += 1
+        self.device_pages += len(node)
+        self._settle(node)
+        self._settle(parent)
+        return node
+
+    def _hasher(self, node: Node) -> blake2b:
+        if node.hasher is None:
+            node.hasher = extended(self._hasher(node.parent), node.page_ids)
+        return node.hasher
+
+    # ---- uses ----
+
+    def record(self, path: list[Node], now_s: float) -> None:
+        """One request uses the path."""
+        self.policy.record_uses(self._sizes(path), now_s, self.tick + 1)
+        self.tick += len(path)
+        for node in path:
+            node.hit_count += 1
+        self._touch(path)
+
+    def record_end(self, path: list[Node], finish: str, output_tokens: int, now_s: float) -> None:
+        """The request that used the path is over."""
+        self.policy.record_end(self._sizes(path), finish, output_tokens, now_s)
+        self._touch(path)
+
+    def _sizes(self, path: list[Node]) -> list[tuple[NodeHistory, int]]:
+        return [(node.history, len(node) * self.page_tokens) for node in path]
+
+    def lock(self, path: list[Node], change: int) -> None:
+        """Add (1) or take off (-1) a running request's lock on every node of the path."""
+        for node in path:
+            node.num_locks += change
+            self._settle(node)
+
+    # ---- tiers ----
+
+    def load_back(self, path: list[Node]) -> None:
+        """Copy what is on the host only to the device."""
+        for node in path:
+            if not node.is_on_device:
+                node.is_on_device = True
+                node.parent.num_device_children += 1
+                self.device_pages += len(node)
+                self._settle(node)
+                self._settle(node.parent)
+
+    def back_up(self, path: list[Node]) -> None:
+        """Copy to the host what the write policy says, from the root on, as far as the host has room."""
+        if not self.host_capacity_pages or self.write_policy == "write_back":
+            return
+        for node in path:
+            is_due = self.write_policy == "write_through" or node.hit_count >= _SELECTIVE_HIT_COUNT
+            if not node.is_on_host and not (is_due and self._copy_to_host(node)):
+                return
+
+    def _copy_to_host(self, node: Node) -> bool:
+        if not node.parent.is_on_host and node.parent.parent is not None:
+            return False
+        shortfall = self.host_pages + len(node) - self.host_capacity_pages
+        if shortfall > 0 and not self._evict_host(shortfall):
+            return False
+        node.is_on_host = True
+        self.host_pages += len(node)
+        return True
+
+    def evict(self, num_pages: int, now_s: float) -> int:
+        """Free that many device pages, or as many as are not locked; returns how many."""
+        self.policy.advance(now_s)
+        freed = 0
+        while freed < num_pages:
+            victim = self.device_leaves.first()
+            if victim is None:
+                break
+            victim = self._tail(victim, num_pages - freed)
+            freed += len(victim)
+            self.num_evicted_pages["device"] += len(victim)
+            self.on_victim(victim, "device")
+            if self.write_policy == "write_back" and self.host_capacity_pages and not victim.is_on_host:
+                self._back_up_chain(victim)
+            self._drop_from_device(victim)
+        return freed
+
+    def _tail(self, leaf: Node, wanted_pages: int) -> Node:
+        """The leaf, cut to the tail that is wanted, with a sixteenth of it as the least."""
+        if self.trim_pages is not None:
+            tail_pages = max(wanted_pages, self.trim_pages, len(leaf) // 16)
+            if tail_pages < len(leaf):
+                self._split(leaf, len(leaf) - tail_pages)
+        return leaf
+
+    def _back_up_chain(self, node: Node) -> None:
+        chain = []
+        while node.parent is not None and not node.is_on_host:
+            chain.append(node)
+            node = node.parent
+        for node in reversed(chain):
+            if not self._copy_to_host(node):
+                return
+
+    def _drop_from_device(self, node: Node) -> None:
+        node.is_on_device = False
+        node.parent.num_device_children -= 1
+        self.device_pages -= len(node)
+        parent = node.parent
+        if node.is_on_host:
+            self._settle(node)
+        else:
+            self._remove(node)
+        self._settle(parent)
+
+    def _evict_host(self, num_pages: int) -> bool:
+        """Free host pages of what is on the host only, whole leaves; False if that is not enough."""
+        freed = 0
+        while freed < num_pages:
+            victim = self.host_leaves.first()
+            if victim is None:
+                return False
+            freed += len(victim)
+            self.num_evicted_pages["host"] += len(victim)
+            self.on_victim(victim, "host")
+            self.host_pages -= len(victim)
+            parent = victim.parent
+            self._remove(victim)
+            self._settle(parent)
+        return True
+
+    def _remove(self, node: Node) -> None:
+        """Take a leaf out of the tree; its history stays as a ghost."""
+        self.device_leaves.discard(node)
+        self.host_leaves.discard(node)
+        first_page = extended(self._hasher(node.parent), node.page_ids[:1]).digest()
+        self.ghosts.put(first_page, node.page_ids, node.history)
+        del node.parent.children[int(node.page_ids[0])]
+        self.num_nodes -= 1
+
+    def _settle(self, node: Node) -> None:
+        """Put the node in the index it belongs in, out of the others."""
+        is_free = node.num_locks == 0 and node.num_device_children == 0
+        if is_free and node.is_on_device:
+            self.device_leaves.add(node)
+        else:
+            self.device_leaves.discard(node)
+        if is_free and not node.is_on_device and not node.children:
+            self.host_leaves.add(node)
+        else:
+            self.host_leaves.discard(node)
+
+    def _touch(self, nodes) -> None:
+        for node in nodes:
+            self.device_leaves.touch(node)
+            self.host_leaves.touch(node)
