@@ -23,10 +23,10 @@ def config_table() -> str:
     """One row per setting of `PolicyConfig`."""
     lines = ["| key | default | range | meaning |", "|---|---|---|---|"]
     for field in dataclasses.fields(PolicyConfig):
-        low, high = field.metadata["low"], field.metadata["high"]
-        is_switch = field.type == "bool"
-        span = "true, false" if is_switch else f"{low:g} … {high:g}"
-        default = str(field.default).lower() if is_switch else f"{field.default:g}"
+        is_choice = "choices" in field.metadata
+        low, high = field.metadata.get("low"), field.metadata.get("high")
+        span = ", ".join(field.metadata["choices"]) if is_choice else f"{low:g} … {high:g}"
+        default = field.default if is_choice else f"{field.default:g}"
         lines.append(f"| `{field.name}` | {default} | {span} | {field.metadata['help']} |")
     return "\n".join(lines)
 

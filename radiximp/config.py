@@ -30,7 +30,7 @@ class PolicyConfig:
     score: str = _choice("reuse", ("reuse", "lrfu"), "what ranks: the learned law of reuse, or decayed uses")
     law_half_life_s: float = _setting(7200.0, 60, 1e9, "evidence of reuse counts half after this long")
     prior_spans: float = _setting(
-        1.0, 0.01, 1000, "evidence, in idle spans, from which a class departs from the coarser one"
+        2.0, 0.01, 1000, "evidence, in idle spans, from which a class departs from the coarser one"
     )
     half_life_s: float = _setting(
         300.0, 0, 1e9, "lrfu: a use counts half after this long; 0 ranks by last access as lru does"

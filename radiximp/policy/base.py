@@ -47,6 +47,9 @@ class Policy(Protocol):
     def advance(self, now_s: float) -> None:
         """Time has come to `now_s`. Keys change here and in the calls above, never in between."""
 
+    def restart(self, now_s: float) -> None:
+        """The tree was emptied: what was idle in it says nothing of reuse any more."""
+
     def forget(self) -> None:
         """Drop all that was learned beside the nodes' histories (the model's weights changed)."""
 

@@ -128,9 +128,9 @@ class ClassIndex(set):
 
     def _settle(self) -> None:
         for leaf in self._pending:
-            history = leaf.history
             self.num_key_calls += 1
-            group_key = (self._prefix_of(leaf), history.reuse_class)
+            prefix, history = self._prefix_of(leaf), leaf.history
+            group_key = (prefix, history.reuse_class)
             place = (group_key, history.last_use_s, history.last_use_tick)
             if self._places.get(leaf) == place:
                 continue

@@ -20,7 +20,7 @@ from radiximp.config import PolicyConfig
 from radiximp.policy.base import Key, Leaf, Path
 from radiximp.policy.class_index import ClassIndex, Curve
 from radiximp.policy.history import NodeHistory
-from radiximp.policy.reuse_law import ReuseLaw, bin_of
+from radiximp.policy.reuse_law import Features, ReuseLaw, bin_of
 
 # Half of the newest gap, half of the average before it.
 _GAP_WEIGHT = 0.5
@@ -28,7 +28,13 @@ _GAP_WEIGHT = 0.5
 _REFRESH_QUERIES = 64
 _MAX_SPANS = 1 << 16
 _MAX_CLASSES = 1 << 11
+_RETURN_FACTOR = 2.0
 _FINISHES = {"": 0, "tool_use": 1, "end_turn": 2, "length": 3}
+
+
+def _expected(features: Features) -> float:
+    """What came back before comes back more readily: the guess that evidence corrects."""
+    return _RETURN_FACTOR ** features[1] if len(features) == 2 else 1.0
 
 
 class GittinsPolicy:
@@ -43,14 +49,17 @@ class GittinsPolicy:
         self.curves_version = 0
         self.forget()
 
+    def restart(self, now_s: float) -> None:
+        """The tree was emptied: end all spans where they are; what was learned stays."""
+        self.law.end_spans(now_s)
+
     def forget(self) -> None:
         """Back to a cold start: nothing learned (the model's weights changed)."""
         config = self.config
-        self.law = ReuseLaw(config.law_half_life_s, config.prior_spans, _MAX_SPANS, _MAX_CLASSES)
+        self.law = ReuseLaw(config.law_half_life_s, config.prior_spans, _MAX_SPANS, _MAX_CLASSES, _expected)
         self.law.class_id(())
         self._curves: list[Curve] = []
         self._num_waiting = 0
-        self.generation = getattr(self, "generation", 0) + 1
 
     def record_uses(self, path: Path, now_s: float, tick: int) -> None:
         """Close the idle spans of the nodes, and count a return for each that was idle for longer than a burst."""
@@ -83,6 +92,8 @@ class GittinsPolicy:
         """File the nodes under the class that they are idle in from now on."""
         idle: dict[int, int] = {}
         for history, num_tokens in path:
+            if history.span >= 0:
+                self.law.retract(history.span, num_tokens)
             history.reuse_class = self._class_of(history, finish, output_tokens)
             history.last_use_s = max(history.last_use_s, now_s)
             idle[history.reuse_class] = idle.get(history.reuse_class, 0) + num_tokens

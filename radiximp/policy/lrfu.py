@@ -51,6 +51,9 @@ class ImportanceLRFU:
     def advance(self, now_s: float) -> None:
         """Nothing: the order does not depend on the time."""
 
+    def restart(self, now_s: float) -> None:
+        """Nothing: the nodes' histories went with the tree."""
+
     def forget(self) -> None:
         """Nothing is learned beside the nodes."""
 

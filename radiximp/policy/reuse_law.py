@@ -9,6 +9,7 @@ probability to expected time held (Gittins, Bandit Processes and Dynamic Allocat
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable
 
 import numpy as np
 
@@ -37,7 +38,16 @@ class ReuseLaw:
     open, close: O(bins). refresh: O(spans + classes x bins^2), vectorised; the caller says when.
     """
 
-    def __init__(self, half_life_s: float, prior_spans: float, max_spans: int, max_classes: int) -> None:
+    def __init__(
+        self,
+        half_life_s: float,
+        prior_spans: float,
+        max_spans: int,
+        max_classes: int,
+        expect: Callable[[Features], float] = lambda features: 1.0,
+    ) -> None:
+        """expect: how much more readily than its coarser class a class comes back, before there is evidence."""
+        self._expect = expect
         self._half_life_s = half_life_s
         self._prior_spans = prior_spans
         self._max_classes = max_classes
@@ -97,6 +107,18 @@ class ReuseLaw:
         self._reuse[self._span_class[slot], age_bin] += num_tokens * self._boost(now_s)
         self._expose(slot, now_s, num_tokens)
 
+    def retract(self, span: int, num_tokens: float) -> None:
+        """`num_tokens` of a span were not idle after all; nothing is learned from them."""
+        slot = span % len(self._span_class)
+        if span >= self.num_spans - len(self._span_class):
+            self._span_tokens[slot] = max(self._span_tokens[slot] - num_tokens, 0.0)
+
+    def end_spans(self, now_s: float) -> None:
+        """Count what is idle up to now, and watch it no longer."""
+        if self.num_classes:
+            self._exposure_s[: self.num_classes] += self._idle_exposure_s(now_s) * self._boost(now_s)
+        self._span_tokens[:] = 0
+
     def _boost(self, now_s: float) -> float:
         # Newer evidence weighs more, instead of older less; a refresh scales all of it back.
         return 2.0 ** min((now_s - self._rescaled_s) / self._half_life_s, 500)
@@ -136,13 +158,19 @@ class ReuseLaw:
         """Hazards: each class's evidence, backed off to the class without its last feature, and so on."""
         prior = self._prior_spans * max(self._opened_tokens, 1.0) / max(self.num_spans, 1)
         hazards = np.broadcast_to(_COLD_HAZARD, reuse.shape)
+        num_pooled = np.zeros(len(reuse))
         for level in range(max(map(len, self._classes)) + 1):
             coarse: dict[Features, int] = {}
             group = np.array([coarse.setdefault(features[:level], len(coarse)) for features in self._classes])
             reuses, exposed_s = np.zeros((2, len(coarse), NUM_BINS))
             np.add.at(reuses, group, reuse)
             np.add.at(exposed_s, group, exposure_s)
-            hazards = (reuses[group] + prior) / (exposed_s[group] + prior / hazards)
+            expected = np.array([self._expect(features[:level]) for features in self._classes])
+            hazards = hazards * expected[:, None]
+            # The same evidence must not count again where a feature did not divide the class.
+            was_pooled, num_pooled = num_pooled, np.bincount(group)[group]
+            learned = (reuses[group] + prior) / (exposed_s[group] + prior / hazards)
+            hazards = np.where((num_pooled == was_pooled)[:, None], hazards, learned)
         return hazards
 
 

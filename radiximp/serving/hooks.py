@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from sglang.srt.environ import envs
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+from sglang.srt.runtime_context import get_server_args
 
 from radiximp.serving import launch, namespaces, requests
 from radiximp.serving.strategy import POLICY_NAME
@@ -82,4 +83,4 @@ def _check_tree_cache(cache, ctx) -> None:
             f"--radix-eviction-policy {POLICY_NAME} needs the unified radix cache with radiximp's tree core, but "
             f"{type(cache).__name__} runs {type(core).__name__}; drop the flag or the option that chose that cache"
         )
-    core.announce()
+    core.start_serving(get_server_args().tool_call_parser)

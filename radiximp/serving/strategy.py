@@ -13,7 +13,7 @@ from sglang.srt.mem_cache.evict_policy import EvictionStrategy
 
 from radiximp.config import PolicyConfig
 from radiximp.policy.base import Key
-from radiximp.policy.lrfu import ImportanceLRFU
+from radiximp.policy.registry import make_policy
 
 POLICY_NAME = "importance"
 
@@ -40,10 +40,10 @@ class ImportanceStrategy(EvictionStrategy):
                 f"--radix-eviction-policy {POLICY_NAME} reached a tree core that is not radiximp's: the plugin is "
                 "only half in place, or this cache type is unsupported (it needs the unified radix cache)"
             )
-        self.policy = ImportanceLRFU(PolicyConfig.from_mapping(config))
+        self.policy = make_policy(PolicyConfig.from_mapping(config))
         self.num_calls = 0
 
     def get_priority(self, node) -> Key:
         """The policy's key of `node` (an annotated tree node)."""
         self.num_calls += 1
-        return self.policy.key(node.history, node.last_access_time)
+        return self.policy.key(node)

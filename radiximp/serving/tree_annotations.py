@@ -153,6 +153,7 @@ class TreeAnnotations:
         """Bring the order up to now: record waiting uses, drop the pins whose time has passed."""
         self.uses.settle()
         now_s = self.clock.now_s()
+        self.policy.advance(now_s)
         while self._pin_expiries and self._pin_expiries[0][0] <= now_s:
             expires_s, node_id = heapq.heappop(self._pin_expiries)
             if self._awaited_expiry.get(node_id) != expires_s:
@@ -184,7 +185,7 @@ class TreeAnnotations:
         self.settle()
         freed, victims = 0, []
         gone: set = set()
-        heap = [(*self._rank(leaf), leaf.id, leaf) for leaf in self.evictable_device_leaves]
+        heap = [(*self.rank(leaf), leaf.id, leaf) for leaf in self.evictable_device_leaves]
         heapq.heapify(heap)
         while heap and freed < num_tokens:
             leaf = heapq.heappop(heap)[-1]
@@ -193,7 +194,7 @@ class TreeAnnotations:
             gone.add(leaf)
             parent = leaf.parent
             if self._would_be_leaf(parent, gone):
-                heapq.heappush(heap, (*self._rank(parent), parent.id, parent))
+                heapq.heappush(heap, (*self.rank(parent), parent.id, parent))
         return victims
 
     def _would_be_leaf(self, node, gone: set) -> bool:
@@ -223,7 +224,7 @@ class TreeAnnotations:
             "policy": self.policy.name,
             "tree_core": type(self).__name__,
             "config": {name: getattr(self.config, name) for name in self.config.__dataclass_fields__},
-            "scorer_calls": self.eviction_strategy.num_calls,
+            "scorer_calls": self.eviction_strategy.num_calls + self._num_placed(),
             "uses": self.uses.tick,
             "evictions": {tier: self.num_evictions[tier] for tier in ("device", "host")},
             "evicted_tokens": {tier: self.num_evicted_tokens[tier] for tier in ("device", "host")},
@@ -237,6 +238,9 @@ class TreeAnnotations:
             "victim_digest": self.victim_digest,
             "sanity_checks": self.num_sanity_checks,
         }
+
+    def _num_placed(self) -> int:
+        return self.evictable_device_leaves.num_key_calls + self.evictable_host_leaves.num_key_calls
 
     def sanity_check(self, *args, **kwargs):
         """The base class's check, then that index, pins and budget agree with the nodes; O(n log n)."""

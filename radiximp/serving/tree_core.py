@@ -18,7 +18,7 @@ from sglang.srt.utils.rank_consensus_checker import rank_consensus
 from radiximp.policy.clock import ArrivalClock
 from radiximp.policy.ghosts import GhostTable
 from radiximp.policy.history import NodeHistory
-from radiximp.policy.leaf_index import LeafIndex
+from radiximp.serving.finish import FinishReader
 from radiximp.serving.strategy import building_tree_core
 from radiximp.serving.tree_annotations import TreeAnnotations
 from radiximp.serving.use_log import UseLog, leave_ghost, take_ghosts
@@ -41,6 +41,7 @@ class ImportanceTreeCore(TreeAnnotations, UnifiedTreeCore):
         self.victim_digest = 0
         self.num_sanity_checks = 0
         self.uses = UseLog(self)
+        self.finishes = FinishReader()
         self.ghosts = GhostTable(0)
         with building_tree_core():
             super().__init__(params, components)
@@ -56,8 +57,9 @@ class ImportanceTreeCore(TreeAnnotations, UnifiedTreeCore):
             self._touch_node = self._touch_and_rank
             self._match_post_processor = self._match_and_rank
 
-    def announce(self) -> None:
-        """Log, once per process, that this core is the one in use."""
+    def start_serving(self, tool_call_parser: str | None) -> None:
+        """Log, once per process, that this core is the one in use, and learn what a tool call looks like."""
+        self.finishes = FinishReader(tool_call_parser)
         logger.info(
             "radiximp: policy %s on tree core %s, %s", self.policy.name, type(self).__name__, self.config
         )
@@ -80,11 +82,21 @@ class ImportanceTreeCore(TreeAnnotations, UnifiedTreeCore):
         super().reset()
         self.uses.clear()
         self.ghosts.clear()
-        self.evictable_device_leaves = LeafIndex(self._rank)
-        self.evictable_host_leaves = LeafIndex(self._rank)
+        policy = self.eviction_strategy.policy
+        policy.restart(self.clock.now_s())
+        self.evictable_device_leaves = policy.new_index(self._prefix_of)
+        self.evictable_host_leaves = policy.new_index(self._prefix_of)
         self._pin_expiries: list[tuple[float, int]] = []
         self._awaited_expiry: dict[int, float] = {}
         self.pinned_tokens = 0
+
+    def note_held(self) -> None:
+        """Tell the ghost table how much the tree holds, which bounds what it remembers."""
+        self.ghosts.note_held(len(self._node_arena), self._pool_tokens)
+
+    def forget(self) -> None:
+        """The model's weights changed: what was learned of reuse is dropped with the cache."""
+        self.policy.forget()
 
     def observe_arrival(self, arrival_s: float) -> None:
         """Advance the clock to a request's arrival, which is the same number on every rank."""
@@ -105,7 +117,11 @@ class ImportanceTreeCore(TreeAnnotations, UnifiedTreeCore):
         """As the base class; what was in the tree before comes back in its old pieces, each with its history."""
         ghosts = take_ghosts(self, parent, key)
         if not ghosts:
-            return super()._add_new_node(parent, key, value, **kwargs)
+            is_next_turn = parent is not self.root_node and not parent.children
+            node = super()._add_new_node(parent, key, value, **kwargs)
+            if is_next_turn:
+                self.history_of(node).follow(self.history_of(parent))
+            return node
         start = 0
         if self._can_cut:
             for end, history in ghosts:
@@ -194,13 +210,17 @@ class ImportanceTreeCore(TreeAnnotations, UnifiedTreeCore):
             self.touch_leaf(node)
             node = node.parent
 
-    def _rank(self, node: UnifiedTreeNode) -> tuple:
-        self.history_of(node)
-        key = self.eviction_strategy.get_priority(node)
+    def _prefix_of(self, node: UnifiedTreeNode) -> tuple:
+        """What ranks before the policy's key: a session's references, then pins."""
+        is_pinned = bool(self.history_of(node).pins)
         if not self.enable_session_radix_cache:
-            return key
+            return (is_pinned,)
         num_references = node.component_data[BASE_COMPONENT_TYPE].session_ref
-        return (num_references > 0, num_references, *key)
+        return (num_references > 0, num_references, is_pinned)
+
+    def rank(self, node: UnifiedTreeNode) -> tuple:
+        """The node's place in the order of victims as it is now, lowest first."""
+        return (*self._prefix_of(node), *self.eviction_strategy.get_priority(node))
 
     def _touch_and_rank(self, node: UnifiedTreeNode) -> None:
         UnifiedTreeCore._touch_node(self, node)

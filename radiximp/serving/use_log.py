@@ -11,6 +11,8 @@ import zlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from radiximp.policy.history import NodeHistory
 from radiximp.policy.prefix_digest import extended, namespace_hasher
 
@@ -45,7 +47,7 @@ class UseLog:
     def note_lookup(self, node: UnifiedTreeNode) -> None:
         """A lookup on behalf of no request: it starts an anonymous one, which the next insert may complete."""
         self._open_lookup = self.num_queries = query = self.num_queries + 1
-        self._waiting.append((node, query, self._core.clock.step(), 0, None))
+        self._waiting.append((node, query, self._core.clock.step(), 0, None, ("", 0)))
         if len(self._waiting) > _MAX_WAITING:
             self.settle()
 
@@ -69,7 +71,9 @@ class UseLog:
     def note_insert(self, node, end_tokens: int, counted_tokens: int, session_id: str | None) -> None:
         """An insert of a prefix of `end_tokens` that ended on `node`; the same request inserted
         the first `counted_tokens` before."""
+        end: tuple[str, int] | None = ("", 0)
         if self._request is not None:
+            end = self._core.finishes.end_of(self._request)
             # A retracted request starts over and SGLang's own count with it; ours stays on the request.
             counted_tokens = max(counted_tokens, getattr(self._request, "radiximp_counted_tokens", 0))
             self._request.radiximp_counted_tokens = max(counted_tokens, end_tokens)
@@ -80,35 +84,40 @@ class UseLog:
         else:
             self.num_queries = query = self.num_queries + 1
             now_s = self._core.clock.step()
-        self._waiting.append((node, query, now_s, counted_tokens, session_id))
+        self._waiting.append((node, query, now_s, counted_tokens, session_id, end))
         if len(self._waiting) > _MAX_WAITING:
             self.settle()
 
     def settle(self) -> None:
         """Record all that waits, in the order it happened."""
-        self._core.ghosts.note_nodes(len(self._core._node_arena))
+        if self._waiting:
+            self._core.note_held()
         for use in self._waiting:
             self._record(*use)
         self._waiting.clear()
 
-    def _record(self, node, query: int, now_s: float, counted_tokens: int, session_id) -> None:
+    def _record(self, node, query: int, now_s: float, counted_tokens: int, session_id, end) -> None:
         core = self._core
-        path, end = [], 0
+        nodes = []
         while node is not core.root_node:
-            path.append(node)
+            nodes.append(node)
             node = node.parent
-        for node in reversed(path):
-            end += len(node.key)
-            if end <= counted_tokens:
-                continue
-            history = core.history_of(node)
-            if history.last_query == query:
+        nodes.reverse()
+        path = [(core.history_of(node), len(node.key)) for node in nodes]
+        used, position = [], 0
+        for history, num_tokens in path:
+            position += num_tokens
+            if position <= counted_tokens or history.last_query == query:
                 continue
             history.last_query = query
-            self.tick += 1
-            core.policy.record_use(history, now_s, self.tick)
             if session_id is not None:
                 history.add_session(zlib.crc32(session_id.encode()))
+            used.append((history, num_tokens))
+        core.policy.record_uses(used, now_s, self.tick + 1)
+        self.tick += len(used)
+        if end is not None:
+            core.policy.record_end(path, *end, now_s)
+        for node in nodes:
             core.touch_leaf(node)
 
 
@@ -123,7 +132,7 @@ def prefix_hasher(core: ImportanceTreeCore, parent: UnifiedTreeNode, key: RadixK
     else:
         hasher = parent.prefix_hasher
     for node in reversed(chain):
-        hasher = extended(hasher, node.key.raw_token_ids()[: len(node.key)])
+        hasher = extended(hasher, _token_ids(node.key))
         node.prefix_hasher = hasher
     return hasher
 
@@ -132,11 +141,9 @@ def leave_ghost(core: ImportanceTreeCore, node: UnifiedTreeNode) -> None:
     """Remember the history of a node that leaves the tree."""
     if core.ghosts.capacity == 0:
         return
-    num_tokens = len(node.key)
-    token_ids = node.key.raw_token_ids()[:num_tokens]
+    token_ids = _token_ids(node.key)
     first_page = extended(prefix_hasher(core, node.parent, node.key), token_ids[: core.page_size])
-    end = extended(first_page, token_ids[core.page_size :])
-    core.ghosts.put(first_page.digest(), token_ids[0], num_tokens, end.digest(), core.history_of(node))
+    core.ghosts.put(first_page.digest(), token_ids, core.history_of(node))
 
 
 def take_ghosts(
@@ -145,4 +152,9 @@ def take_ghosts(
     """(end, history) of the pieces of `key`, which continues `parent`, that were in the tree before."""
     if not core.ghosts.may_know(key.token_ids[0]):
         return []
-    return core.ghosts.take(prefix_hasher(core, parent, key), key.raw_token_ids()[: len(key)], core.page_size)
+    return core.ghosts.take(prefix_hasher(core, parent, key), _token_ids(key), core.page_size)
+
+
+def _token_ids(key: RadixKey) -> np.ndarray:
+    """[num_tokens] int64 view of a key's tokens, without the extra one of a bigram key."""
+    return np.frombuffer(key.raw_token_ids(), dtype=np.int64)[: len(key)]

@@ -19,7 +19,7 @@ def test_a_key_changes_its_setting_and_no_other():
 @pytest.mark.parametrize(
     "mapping, message",
     [
-        ({"halflife": 3}, "unknown key 'halflife'; expected one of half_life_s, max_uses, burst_s"),
+        ({"halflife": 3}, "unknown key 'halflife'; expected one of score, law_half_life_s, prior_spans"),
         ({"half_life_s": "60"}, "half_life_s: expected a number from 0 to 1e+09, got '60'"),
         ({"half_life_s": -1}, "half_life_s: -1 is out of range; expected a number from 0 to 1e+09"),
         ({"half_life_s": float("nan")}, "half_life_s: expected a number from 0 to 1e+09, got nan"),
@@ -27,6 +27,7 @@ def test_a_key_changes_its_setting_and_no_other():
         ({"half_life_s": None}, "half_life_s: expected a number from 0 to 1e+09, got None"),
         ({"window_queries": 2.5}, "window_queries: expected an integer from 1 to 64, got 2.5"),
         ({"window_queries": 65}, "window_queries: 65 is out of range; expected an integer from 1 to 64"),
+        ({"score": "arc"}, "score: expected one of reuse, lrfu, got 'arc'"),
         ({"max_uses": 10**400}, "max_uses: expected a number from 1 to 1e+09, got 1000"),
     ],
 )

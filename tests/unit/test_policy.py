@@ -1,88 +1,32 @@
-"""The policy's parts against plain models; no tree, no torch."""
+"""What a node remembers, the LRFU score over it, and the clock; no tree, no torch."""
 
 from __future__ import annotations
 
 import math
-from array import array
+from dataclasses import dataclass
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from radiximp.config import PolicyConfig
 from radiximp.importance.aggregate import DENSITY_STEP, ImportanceAggregate
 from radiximp.policy.clock import ArrivalClock
-from radiximp.policy.ghosts import GhostTable
 from radiximp.policy.history import NodeHistory
-from radiximp.policy.leaf_index import LeafIndex
 from radiximp.policy.lrfu import ImportanceLRFU
-from radiximp.policy.prefix_digest import extended, namespace_hasher
 
 
+@dataclass
 class Leaf:
-    def __init__(self, number: int, score: float) -> None:
-        self.id, self.score = number, score
-
-
-class IndexMachine(RuleBasedStateMachine):
-    """`LeafIndex` against `min` over a plain set, with more touches than it lets wait."""
-
-    def __init__(self):
-        super().__init__()
-        self.leaves = [Leaf(number, float(number % 7)) for number in range(20)]
-        self.index = LeafIndex(lambda leaf: (leaf.score,))
-        self.members: set[Leaf] = set()
-
-    @rule(number=st.integers(0, 19))
-    def add(self, number):
-        self.index.add(self.leaves[number])
-        self.members.add(self.leaves[number])
-
-    @rule(number=st.integers(0, 19))
-    def discard(self, number):
-        self.index.discard(self.leaves[number])
-        self.members.discard(self.leaves[number])
-
-    @rule(number=st.integers(0, 19), score=st.floats(-9, 9))
-    def change(self, number, score):
-        self.leaves[number].score = score
-        self.index.touch(self.leaves[number])
-
-    @rule(skipped=st.sets(st.integers(0, 19)))
-    def first(self, skipped):
-        skip = {self.leaves[number] for number in skipped}
-        expected = min(self.members - skip, key=lambda leaf: (leaf.score, leaf.id), default=None)
-        assert self.index.first(skip) is expected
-
-    @invariant()
-    def agrees(self):
-        assert self.index == self.members
-        self.index._check()
-
-
-TestLeafIndex = IndexMachine.TestCase
-
-
-def test_the_index_bounds_what_waits():
-    index = LeafIndex(lambda leaf: (leaf.score,))
-    leaves = [Leaf(number, -number) for number in range(5000)]
-    for leaf in leaves:
-        index.add(leaf)
-    assert len(index._pending) <= 512
-    assert index.first() is leaves[-1]
-
-
-@pytest.mark.parametrize("change", ["remove", "pop", "clear", "update"])
-def test_the_index_changes_only_where_it_can_follow(change):
-    with pytest.raises(TypeError, match="add, discard and touch only"):
-        getattr(LeafIndex(lambda leaf: ()), change)()
+    history: NodeHistory
+    last_access_time: float = 0
+    id: int = 0
 
 
 def used(policy: ImportanceLRFU, times_s, density: float | None = None) -> NodeHistory:
     history = NodeHistory(0.0, 0)
     for tick, time_s in enumerate(times_s):
-        policy.record_use(history, time_s, tick)
+        policy.record_uses([(history, 1)], time_s, tick)
     if density is not None:
         history.importance = ImportanceAggregate()
         history.importance.observe(density, 1, True, 8, 32)
@@ -99,27 +43,23 @@ def test_the_order_of_keys_is_the_order_of_scores_at_any_time(a, b, da, db, late
     policy = ImportanceLRFU(PolicyConfig(half_life_s=half_life_s))
     x, y = used(policy, a, da), used(policy, b, db)
     now_s = max(a[-1], b[-1]) + later
-    score_x, score_y = policy.score_at(x, now_s), policy.score_at(y, now_s)
+    score_x, score_y = (
+        max(history.density, 1 / 64) * history.weight * 2 ** (-(now_s - history.last_use_s) / half_life_s)
+        for history in (x, y)
+    )
     if min(score_x, score_y) > 1e-280 and not math.isclose(score_x, score_y, rel_tol=1e-9):
-        assert (policy.key(x, 0) < policy.key(y, 0)) == (score_x < score_y)
+        assert (policy.key(Leaf(x)) < policy.key(Leaf(y))) == (score_x < score_y)
 
 
 def test_without_importance_weight_density_changes_nothing():
     policy = ImportanceLRFU(PolicyConfig(importance_weight=0))
-    assert policy.key(used(policy, [1, 2], 9.0), 0) == policy.key(used(policy, [1, 2]), 0)
+    assert policy.key(Leaf(used(policy, [1, 2], 9.0))) == policy.key(Leaf(used(policy, [1, 2])))
 
 
 def test_half_life_zero_ranks_by_last_access_alone():
     policy = ImportanceLRFU(PolicyConfig(half_life_s=0))
     often, once = used(policy, range(50), 9.0), used(policy, [0])
-    assert policy.key(often, 7.0) < policy.key(once, 7.1)
-
-
-def test_pins_come_before_scores():
-    policy = ImportanceLRFU(PolicyConfig())
-    pinned, hot = used(policy, [0]), used(policy, range(0, 5000, 100))
-    pinned.pins = (9e9,)
-    assert policy.key(pinned, 0) > policy.key(hot, 0)
+    assert policy.key(Leaf(often, 7.0)) < policy.key(Leaf(once, 7.1))
 
 
 def test_density_is_an_exponential_average_on_a_grid():
@@ -159,55 +99,6 @@ def test_sessions_are_counted_once():
         for _ in range(5):
             history.add_session(number * 2654435761 >> 7)
     assert 14 <= history.num_sessions <= 26
-
-
-PAGE = 4
-
-
-def put(table: GhostTable, prefix: list[int], tokens: list[int], history: NodeHistory, salt=None) -> None:
-    start = extended(namespace_hasher(None, salt), prefix)
-    table.put(
-        extended(start, tokens[:PAGE]).digest(),
-        tokens[0],
-        len(tokens),
-        extended(start, tokens).digest(),
-        history,
-    )
-
-
-def take(table: GhostTable, prefix: list[int], tokens: list[int], salt=None):
-    start = extended(namespace_hasher(None, salt), prefix)
-    return table.take(start, array("q", tokens), PAGE)
-
-
-def test_a_returning_prompt_follows_its_ghosts():
-    table, first, second = GhostTable(4), NodeHistory(0, 0), NodeHistory(1, 1)
-    prompt = list(range(40))
-    put(table, prompt[:8], prompt[8:16], first)
-    put(table, prompt[:16], prompt[16:28], second)
-    assert take(table, prompt[:8], prompt[8:40]) == [(8, first), (20, second)]
-    assert len(table) == 0 and table.num_hits == 1
-    assert take(table, prompt[:8], prompt[8:40]) == []
-
-
-@pytest.mark.parametrize("salt", ["", "t"])
-def test_another_namespace_or_prefix_finds_no_ghost(salt):
-    table = GhostTable(4)
-    prompt = list(range(16))
-    put(table, prompt[:8], prompt[8:], NodeHistory(0, 0))
-    assert take(table, prompt[:8], prompt[8:], salt) == []
-    assert take(table, [99, *prompt[1:8]], prompt[8:]) == []
-    assert take(table, prompt[:8], prompt[8:12]) == []
-
-
-def test_the_ghost_table_is_bounded_and_forgets_the_oldest():
-    table = GhostTable(2)
-    table.note_nodes(300)
-    for number in range(2000):
-        put(table, [], [number] * PAGE, NodeHistory(number, number))
-    assert len(table) == table.capacity == 600
-    assert take(table, [], [1399] * PAGE) == []
-    assert take(table, [], [1400] * PAGE)[0][1].last_use_s == 1400
 
 
 def test_arrivals_move_the_clock_forwards_only():
