@@ -20,7 +20,7 @@ from radiximp.config import PolicyConfig
 from radiximp.policy.base import Key, Leaf, Path
 from radiximp.policy.class_index import ClassIndex, Curve
 from radiximp.policy.history import NodeHistory
-from radiximp.policy.reuse_law import Features, ReuseLaw, bin_of
+from radiximp.policy.reuse_law import EDGES_S, Features, ReuseLaw, bin_of
 
 # Half of the newest gap, half of the average before it.
 _GAP_WEIGHT = 0.5
@@ -28,13 +28,17 @@ _GAP_WEIGHT = 0.5
 _REFRESH_QUERIES = 64
 _MAX_SPANS = 1 << 16
 _MAX_CLASSES = 1 << 11
+# How much more readily each doubling of returns makes a node come back, up to what age, until evidence says.
 _RETURN_FACTOR = 2.0
+_PATIENCE_S = 512.0
 _FINISHES = {"": 0, "tool_use": 1, "end_turn": 2, "length": 3}
 
 
-def _expected(features: Features) -> float:
-    """What came back before comes back more readily: the guess that evidence corrects."""
-    return _RETURN_FACTOR ** features[1] if len(features) == 2 else 1.0
+def _expected(features: Features) -> np.ndarray | float:
+    """[num_bins]: the guess that evidence corrects. What came back before comes back more readily, for a while."""
+    if len(features) != 2 or features[1] == 0:
+        return 1.0
+    return np.where(EDGES_S < _PATIENCE_S, _RETURN_FACTOR ** features[1], 1.0)
 
 
 class GittinsPolicy:

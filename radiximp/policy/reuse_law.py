@@ -44,9 +44,9 @@ class ReuseLaw:
         prior_spans: float,
         max_spans: int,
         max_classes: int,
-        expect: Callable[[Features], float] = lambda features: 1.0,
+        expect: Callable[[Features], np.ndarray | float] = lambda features: 1.0,
     ) -> None:
-        """expect: how much more readily than its coarser class a class comes back, before there is evidence."""
+        """expect: how much more readily than its coarser class a class comes back at each age, before there is evidence."""
         self._expect = expect
         self._half_life_s = half_life_s
         self._prior_spans = prior_spans
@@ -165,8 +165,9 @@ class ReuseLaw:
             reuses, exposed_s = np.zeros((2, len(coarse), NUM_BINS))
             np.add.at(reuses, group, reuse)
             np.add.at(exposed_s, group, exposure_s)
-            expected = np.array([self._expect(features[:level]) for features in self._classes])
-            hazards = hazards * expected[:, None]
+            hazards = hazards * [
+                self._expect(features[:level]) * np.ones(NUM_BINS) for features in self._classes
+            ]
             # The same evidence must not count again where a feature did not divide the class.
             was_pooled, num_pooled = num_pooled, np.bincount(group)[group]
             learned = (reuses[group] + prior) / (exposed_s[group] + prior / hazards)
