@@ -29,8 +29,9 @@ class Curve:
     is_falling: bool
 
 
-def _leaves_bin_s(entry: tuple, age_bin: int) -> float:
-    return entry[0] + _EDGES[age_bin + 1] if age_bin + 1 < _NUM_BINS else math.inf
+def _enters_bin_s(entry: tuple, age_bin: int) -> float:
+    """When a leaf comes of that age, a hair early: rounding must not make it late."""
+    return entry[0] + _EDGES[age_bin] * (1 - 1e-9) - 1e-6 if age_bin < _NUM_BINS else math.inf
 
 
 class _Group:
@@ -174,7 +175,7 @@ class ClassIndex(set):
         """(candidate, its value, until when) where value only falls with age."""
         best = leaves[0]
         age_bin = bin_of(self._policy.now_s - best[0])
-        return best, curve.values[age_bin], _leaves_bin_s(best, age_bin)
+        return best, curve.values[age_bin], _enters_bin_s(best, age_bin + 1)
 
     def _lowest(self, leaves: SortedKeyList, curve: Curve) -> tuple[tuple, float, float]:
         """The same for any curve: one bisection per occupied bin, from old to young."""
@@ -187,8 +188,8 @@ class ClassIndex(set):
             occupied.append((age_bin, entry))
             if values[age_bin] < value:
                 best, best_bin, value = entry, age_bin, values[age_bin]
-            position = leaves.bisect_key_right((now_s - _EDGES[age_bin], math.inf, math.inf))
-        until_s = _leaves_bin_s(best, best_bin)
+            position = self._end_of_bin(leaves, position + 1, age_bin)
+        until_s = _enters_bin_s(best, best_bin + 1)
         # The oldest leaf on the young side of a bin that ranks as low or lower is the first to enter it.
         following = iter([*occupied, None])
         oldest = next(following)
@@ -198,8 +199,19 @@ class ClassIndex(set):
             if oldest is None:
                 break
             if age_bin < _NUM_BINS and age_bin != best_bin and values[age_bin] <= value:
-                until_s = min(until_s, oldest[1][0] + _EDGES[age_bin])
+                until_s = min(until_s, _enters_bin_s(oldest[1], age_bin))
         return best, value, until_s
+
+    def _end_of_bin(self, leaves: SortedKeyList, position: int, age_bin: int) -> int:
+        """Where the leaves that are at least of that age end; `position` is not beyond it."""
+        now_s = self._policy.now_s
+        end = max(position, leaves.bisect_key_right((now_s - _EDGES[age_bin], math.inf, math.inf)))
+        # The bisection subtracts otherwise than an age is taken: on an edge the two may round apart.
+        while end > position and bin_of(now_s - leaves[end - 1][0]) < age_bin:
+            end -= 1
+        while end < len(leaves) and bin_of(now_s - leaves[end][0]) >= age_bin:
+            end += 1
+        return end
 
     def _compact(self) -> None:
         def is_live(version, group_key) -> bool:

@@ -17,7 +17,8 @@ FIRST_EDGE_S = 0.25
 LAST_EDGE_S = 9 * 3600.0
 NUM_BINS = 2 + round(2 * np.log2(LAST_EDGE_S / FIRST_EDGE_S))
 # Age at which each bin starts: 0, then by factors of sqrt 2 from 0.25 s to 9 h.
-EDGES_S = np.concatenate([[0.0], FIRST_EDGE_S * np.sqrt(2.0) ** np.arange(NUM_BINS - 1)])
+_POWERS = np.arange(NUM_BINS - 1)
+EDGES_S = np.concatenate([[0.0], FIRST_EDGE_S * 2.0 ** (_POWERS // 2) * np.sqrt(2.0) ** (_POWERS % 2)])
 _WIDTHS_S = np.concatenate([np.diff(EDGES_S), [LAST_EDGE_S]])
 # Before anything is known, older is less likely to come back: a cold start ranks as lru does.
 _COLD_HAZARD = 0.3 / (EDGES_S + _WIDTHS_S / 2 + 1)

@@ -177,7 +177,7 @@ class ClassIndexMachine(RuleBasedStateMachine):
         self.pinned ^= {number}
         self.index.touch(self.leaves[number])
 
-    @rule(seconds=st.sampled_from([0.01, 0.3, 1, 5, 40, 1000, 50_000]))
+    @rule(seconds=st.sampled_from([0.01, 0.25, 0.3, 1, 2, 4, 5, 40, 1000, 50_000]))
     def wait(self, seconds):
         self.curves.now_s += seconds
 
