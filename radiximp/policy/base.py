@@ -50,6 +50,9 @@ class Policy(Protocol):
     def restart(self, now_s: float) -> None:
         """The tree was emptied: what was idle in it says nothing of reuse any more."""
 
+    def note_capacity(self, num_tokens: int) -> None:
+        """How many tokens the cache holds when it is full, all tiers together."""
+
     def forget(self) -> None:
         """Drop all that was learned beside the nodes' histories (the model's weights changed)."""
 

@@ -59,6 +59,7 @@ class GhostTable:
         if self.capacity == 0:
             return
         self._pop(first_page)
+        history.is_ghost = True
         self._segments[first_page] = _Segment(token_ids, history)
         self._first_tokens[int(token_ids[0])] += 1
         self.num_tokens += len(token_ids)

@@ -19,8 +19,9 @@ import numpy as np
 from radiximp.config import PolicyConfig
 from radiximp.policy.base import Key, Leaf, Path
 from radiximp.policy.class_index import ClassIndex, Curve
+from radiximp.policy.guard import Guard
 from radiximp.policy.history import NodeHistory
-from radiximp.policy.reuse_law import EDGES_S, Features, ReuseLaw, bin_of
+from radiximp.policy.reuse_law import EDGES_S, NUM_BINS, Features, ReuseLaw, bin_of
 
 # Half of the newest gap, half of the average before it.
 _GAP_WEIGHT = 0.5
@@ -31,6 +32,8 @@ _MAX_CLASSES = 1 << 11
 # How much more readily each doubling of returns makes a node come back, up to what age, until evidence says.
 _RETURN_FACTOR = 2.0
 _PATIENCE_S = 512.0
+# Older is lower, whatever the class: with ties by oldest use this is lru.
+_LRU = Curve([float(-age_bin) for age_bin in range(NUM_BINS)], True)
 _FINISHES = {"": 0, "tool_use": 1, "end_turn": 2, "length": 3}
 
 
@@ -51,11 +54,18 @@ class GittinsPolicy:
         self.now_s = 0.0
         # Grows with every change of the curves; an index compares it with what it has seen.
         self.curves_version = 0
+        self.guard = Guard()
+        self._ranks_as_lru = False
         self.forget()
 
     def restart(self, now_s: float) -> None:
         """The tree was emptied: end all spans where they are; what was learned stays."""
         self.law.end_spans(now_s)
+        self.guard.shadow.clear()
+
+    def note_capacity(self, num_tokens: int) -> None:
+        """How many tokens the cache holds when full, which the guard's lru is given too."""
+        self.guard.shadow.capacity_tokens = num_tokens
 
     def forget(self) -> None:
         """Back to a cold start: nothing learned (the model's weights changed)."""
@@ -68,7 +78,15 @@ class GittinsPolicy:
     def record_uses(self, path: Path, now_s: float, tick: int) -> None:
         """Close the idle spans of the nodes, and count a return for each that was idle for longer than a burst."""
         returned: dict[int, int] = {}
+        last_numbers: dict[int, int] = {}
+        new_tokens = hit_tokens = 0
         for history, num_tokens in path:
+            if history.use_number:
+                last_numbers[history.use_number] = last_numbers.get(history.use_number, 0) + num_tokens
+                hit_tokens += 0 if history.is_ghost else num_tokens
+            else:
+                new_tokens += num_tokens
+            history.is_ghost = False
             if history.span >= 0:
                 returned[history.span] = returned.get(history.span, 0) + num_tokens
                 history.span = -1
@@ -80,6 +98,9 @@ class GittinsPolicy:
             tick += 1
         for span, num_tokens in returned.items():
             self.law.close(span, now_s, num_tokens)
+        number = self.guard.observe(last_numbers, new_tokens, hit_tokens)
+        for history, _ in path:
+            history.use_number = number
         self._num_waiting += 1
 
     def _count_return(self, history: NodeHistory, gap_s: float) -> None:
@@ -117,10 +138,16 @@ class GittinsPolicy:
     def advance(self, now_s: float) -> None:
         """Set the time; make new tables when enough was learned since the last."""
         self.now_s = now_s
-        if self._num_waiting >= _REFRESH_QUERIES or self.law.num_classes > len(self._curves):
-            index = self.law.refresh(now_s)
-            is_falling = (np.diff(index, axis=1) <= 0).all(axis=1).tolist()
-            self._curves = [Curve(*curve) for curve in zip(index.tolist(), is_falling, strict=True)]
+        is_lru = self.guard.is_tripped
+        is_due = self._num_waiting >= _REFRESH_QUERIES or self.law.num_classes > len(self._curves)
+        if is_due or is_lru is not self._ranks_as_lru:
+            if is_lru:
+                self._curves = [_LRU] * self.law.num_classes
+            else:
+                index = self.law.refresh(now_s)
+                is_falling = (np.diff(index, axis=1) <= 0).all(axis=1).tolist()
+                self._curves = [Curve(*curve) for curve in zip(index.tolist(), is_falling, strict=True)]
+            self._ranks_as_lru = is_lru
             self.curves_version += 1
             self._num_waiting = 0
 

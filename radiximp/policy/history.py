@@ -17,6 +17,7 @@ class NodeHistory:
     orders uses within one instant. last_query: the request that was last counted here.
     num_queries: uses since the node's content was first seen, evictions included.
     num_returns: those of them that were no burst. gap_log2_s: average of log2 of the seconds between them, None before two.
+    use_number: the request that used the node last, as the guard numbers them (0: none). is_ghost: not in the tree.
     reuse_class, span: where the reuse law files the node, and its idle span there (-1: in use).
     """
 
@@ -28,6 +29,8 @@ class NodeHistory:
         "num_queries",
         "num_returns",
         "gap_log2_s",
+        "use_number",
+        "is_ghost",
         "reuse_class",
         "span",
         "session_bits",
@@ -43,6 +46,8 @@ class NodeHistory:
         self.num_queries = 0
         self.num_returns = 0
         self.gap_log2_s: float | None = None
+        self.use_number = 0
+        self.is_ghost = False
         self.reuse_class = 0
         self.span = -1
         self.session_bits = 0
@@ -95,6 +100,8 @@ class NodeHistory:
         self.num_queries = other.num_queries
         self.num_returns = other.num_returns
         self.gap_log2_s = other.gap_log2_s
+        self.use_number = other.use_number
+        self.is_ghost = other.is_ghost
         self.reuse_class = other.reuse_class
         self.span = other.span
         self.session_bits = other.session_bits
