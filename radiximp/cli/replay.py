@@ -111,7 +111,7 @@ def show(
     lines = [title, *(f"  note: {note}" for note in notes[source.name])]
     num_warmup = first.num_warmup(warmup)
     lines.append(f"  note: The first {num_warmup:,} requests fill the cache and are not counted.")
-    table.show(*lines, table.comparison("", groups))
+    table.show(*lines, table.comparison(groups))
 
 
 def as_json(

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 import io
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from radiximp.replay.capacity import tokens_text
 from radiximp.replay.files import write_whole
+from radiximp.replay.planning import Plan, Size
 from radiximp.replay.run import Row
 from radiximp.replay.table import mean
 
 ENDINGS = (".pdf", ".png", ".svg")
+_MAX_TICKS = 8
 _HOST_LINES = ("-", "--", ":", "-.")
 
 
@@ -39,8 +43,44 @@ def plot_comparison(path: Path, traces: dict[str, dict[tuple[str, str], dict[str
                 label = policy if len(hosts) == 1 else f"{policy}, host {host if host != '0' else 'none'}"
                 line = _HOST_LINES[host_number % len(_HOST_LINES)]
                 axes.plot(*curve, line, marker="o", markersize=3, color=f"C{number}", label=label)
-        finish_axes(axes, name)
+        finish_axes(axes, name, [row.capacity_tokens for rows in policies_of(groups) for row in rows])
     save(figure, path)
+
+
+def plot_plan(path: Path, name: str, plan: Plan) -> None:
+    """Left: without a host, with the knee and the bound. Right: what each host size adds. Raises FileError."""
+    figure = new_figure(2)
+    left, right = figure.axes
+    ticks = [size.device_tokens for size in plan.sizes]
+    for number, policy in enumerate(dict.fromkeys(policy for size in plan.sizes for policy in size.rows)):
+        sizes = [size for size in plan.sizes if not size.has_host and policy in size.rows]
+        style = "k:" if policy == "belady" else f"C{number}o-"
+        label = "belady (knows the future)" if policy == "belady" else policy
+        left.plot(*_line(sizes, policy), style, markersize=3, label=label)
+    if plan.knee is not None:
+        left.axvline(plan.knee.device_tokens, color="0.5", linewidth=1)
+        left.annotate(f" knee, {tokens_text(round(plan.knee.device_tokens))}", (plan.knee.device_tokens, 1))
+    for number, host in enumerate(dict.fromkeys(size.host.text for size in plan.sizes)):
+        sizes = [size for size in plan.sizes if size.host.text == host]
+        label = "no host" if host == "0" else f"host {host}"
+        right.plot(*_line(sizes, "importance"), f"C{number}o-", markersize=3, label=f"importance, {label}")
+        right.plot(*_line(sizes, "lru"), f"C{number}x--", markersize=4, label=f"lru, {label}")
+    finish_axes(left, f"{name}: device only", ticks)
+    finish_axes(right, f"{name}: device and host", ticks)
+    top = max(left.get_ylim()[1], right.get_ylim()[1])
+    for axes in (left, right):
+        axes.set_ylim(0, top)
+    save(figure, path)
+
+
+def _line(sizes: Sequence[Size], policy: str) -> tuple[list[float], list[float]]:
+    known = [size for size in sizes if size.rate(policy) is not None]
+    return [size.device_tokens for size in known], [100 * size.rate(policy) for size in known]
+
+
+def policies_of(groups: dict[tuple[str, str], dict[str, list[Row]]]) -> Iterator[list[Row]]:
+    """Every list of rows in the groups of a trace."""
+    return (rows for policies in groups.values() for rows in policies.values())
 
 
 def _curve(
@@ -67,14 +107,14 @@ def new_figure(num_panels: int) -> Any:
     return figure
 
 
-def finish_axes(axes: Any, title: str) -> None:
-    """Titles, a logarithmic capacity axis in tokens, the legend."""
-    from matplotlib.ticker import EngFormatter, NullFormatter
-
+def finish_axes(axes: Any, title: str, capacities: Sequence[float]) -> None:
+    """Titles, a logarithmic axis with a tick at each capacity in tokens, the legend."""
     axes.set_title(title)
     axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    axes.xaxis.set_minor_formatter(NullFormatter())
+    ticks = sorted(set(capacities))
+    ticks = ticks[:: -(-len(ticks) // _MAX_TICKS)]
+    axes.set_xticks(ticks, [tokens_text(round(tick)) for tick in ticks])
+    axes.minorticks_off()
     axes.set_xlabel("device capacity (tokens)")
     axes.set_ylabel("prompt tokens found (%)")
     axes.set_ylim(bottom=0)

@@ -14,6 +14,7 @@ from radiximp.replay.run import Row
 BASELINE = "lru"
 # A pipe has no width: as wide as the table needs.
 _PIPE_WIDTH = 200
+_TEXT_HEADINGS = ("policy", "setting", "")
 
 
 def percent(rate: float | None) -> str:
@@ -36,20 +37,27 @@ def difference(one: float | None, other: float | None) -> float | None:
     return None if one is None or other is None else one - other
 
 
-def comparison(title: str, groups: dict[tuple[str, str], dict[str, list[Row]]]) -> Any:
-    """A rich table: per size its policies, the best marked. groups: (device, host) -> policy -> a row per seed."""
+def simple_table(headings: Sequence[str]) -> Any:
+    """An empty rich table: names to the left, numbers to the right, nothing wrapped."""
+    from rich import box
     from rich.table import Table
 
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in _TEXT_HEADINGS else "right", no_wrap=True)
+    return table
+
+
+def comparison(groups: dict[tuple[str, str], dict[str, list[Row]]]) -> Any:
+    """A rich table: per size its policies, the best marked. groups: (device, host) -> policy -> a row per seed."""
     has_host = any(row.host_capacity_tokens for rows in _rows(groups) for row in rows)
     has_seeds = any(len(rows) > 1 for rows in _rows(groups))
     has_baseline = any(BASELINE in policies and len(policies) > 1 for policies in groups.values())
-    table = Table(title=title, title_justify="left", box=_box(), show_edge=False)
-    for heading, is_shown in (
+    headings = (
         ("capacity", True), ("host", has_host), ("policy", True), ("hit rate", True), ("± seeds", has_seeds),
         ("vs lru", has_baseline), ("device", has_host), ("from host", has_host), ("evicted", True),
-    ):  # fmt: skip
-        if is_shown:
-            table.add_column(heading, justify="left" if heading == "policy" else "right", no_wrap=True)
+    )  # fmt: skip
+    table = simple_table([heading for heading, is_shown in headings if is_shown])
     for (device, host), policies in groups.items():
         rates = {name: mean([row.hit_rate for row in rows]) for name, rows in policies.items()}
         best = max((rate for rate in rates.values() if rate is not None), default=None)
@@ -118,9 +126,3 @@ def progress(text: str, total: int | None) -> Iterator[Callable[[int], None]]:
 
 def _rows(groups: dict[tuple[str, str], dict[str, list[Row]]]) -> Iterator[list[Row]]:
     return (rows for policies in groups.values() for rows in policies.values())
-
-
-def _box() -> Any:
-    from rich import box
-
-    return box.SIMPLE_HEAD
