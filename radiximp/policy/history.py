@@ -18,6 +18,7 @@ class NodeHistory:
     num_queries: uses since the node's content was first seen, evictions included.
     num_returns: those of them that were no burst. gap_log2_s: average of log2 of the seconds between them, None before two.
     reuse_class, span: where the reuse law files the node, and its idle span there (-1: in use).
+    held_tokens: what a policy of sized lists counts the node for.
     """
 
     __slots__ = (
@@ -30,6 +31,7 @@ class NodeHistory:
         "gap_log2_s",
         "reuse_class",
         "span",
+        "held_tokens",
         "session_bits",
         "importance",
         "pins",
@@ -45,6 +47,7 @@ class NodeHistory:
         self.gap_log2_s: float | None = None
         self.reuse_class = 0
         self.span = -1
+        self.held_tokens = 0.0
         self.session_bits = 0
         self.importance: ImportanceAggregate | None = None
         # Expiry of each pin on the injected clock, in seconds; math.inf = until it is taken off.
@@ -68,10 +71,12 @@ class NodeHistory:
     def split(self, head_tokens: int, total_tokens: int) -> NodeHistory:
         """Cut after `head_tokens` of `total_tokens`: returns the head's history, keeps the tail's.
 
-        Uses, sessions and pins copy (a pin covers whole nodes); importance shares by tokens.
+        Uses, sessions and pins copy (a pin covers whole nodes); importance and held tokens share by tokens.
         """
         head = NodeHistory(self.last_use_s, self.last_use_tick)
         head.copy_uses(self)
+        head.held_tokens *= head_tokens / total_tokens
+        self.held_tokens -= head.held_tokens
         head.pins = self.pins
         if self.importance is not None:
             head.importance = self.importance.split(head_tokens, total_tokens)
@@ -97,4 +102,5 @@ class NodeHistory:
         self.gap_log2_s = other.gap_log2_s
         self.reuse_class = other.reuse_class
         self.span = other.span
+        self.held_tokens = other.held_tokens
         self.session_bits = other.session_bits
