@@ -17,7 +17,7 @@ from radiximp.config import PolicyConfig
 from radiximp.replay import files, plot, table
 from radiximp.replay.capacity import parse_capacities, tokens_text
 from radiximp.replay.grid import Cell, Source
-from radiximp.replay.run import POLICY_NAMES, Row
+from radiximp.replay.run import BOUND, POLICY_NAMES, Row
 from radiximp.replay.survey import Survey
 
 # trace name -> (device, host) as asked for -> policy -> a row per seed
@@ -54,6 +54,10 @@ def _run(args: argparse.Namespace) -> int:
     hosts = parse_capacities(args.host_capacity, "--host-capacity", is_host=True)
     seeds = options.parse_seeds(args.seed)
     config = options.parse_config(args.policy_config)
+    if BOUND in policies and (args.pin_running or any(host.amount for host in hosts)):
+        raise CommandError(
+            f"--policy {BOUND}: bounds one tier only; leave out --host-capacity and --pin-running"
+        )
     options.check_common(args)
     sources = options.open_sources(args.traces, args, seeds[0])
     surveys = options.survey_sources(sources, seeds, args.jobs)
@@ -104,14 +108,16 @@ def show(
 ) -> None:
     """The table of one trace under what was read and what was modelled."""
     first = surveys[0]
+    seed = "" if len(surveys) == 1 else " (first seed)"
     title = (
-        f"{source.name}: {first.num_requests:,} requests, {tokens_text(first.num_prompt_tokens)} prompt tokens, "
+        f"{source.name}{seed}: {first.num_requests:,} requests, {tokens_text(first.num_prompt_tokens)} prompt tokens, "
         f"{tokens_text(first.num_distinct_tokens)} of them distinct; pages of {first.page_tokens} tokens"
     )
     lines = [title, *(f"  note: {note}" for note in notes[source.name])]
     num_warmup = first.num_warmup(warmup)
-    lines.append(f"  note: The first {num_warmup:,} requests fill the cache and are not counted.")
-    table.show(*lines, table.comparison(groups))
+    if num_warmup:
+        lines.append(f"  note: The first {num_warmup:,} requests fill the cache and are not counted.")
+    table.show(*lines, table.comparison(groups), "")
 
 
 def as_json(

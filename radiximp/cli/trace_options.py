@@ -67,6 +67,8 @@ def user_errors() -> Iterator[None]:
     ) as error:  # fmt: skip
         raise CommandError(str(error)) from error
     except OSError as error:
+        if error.filename is None:
+            raise
         raise CommandError(f"cannot read {error.filename}: {error.strerror}") from error
 
 

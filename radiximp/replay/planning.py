@@ -14,11 +14,11 @@ from radiximp.config import PolicyConfig
 from radiximp.replay import tuning
 from radiximp.replay.capacity import Capacity, CapacityError, tokens_text
 from radiximp.replay.grid import Cell, Source
-from radiximp.replay.run import POLICY_NAMES, Row
+from radiximp.replay.run import BOUND, Row
 from radiximp.replay.survey import Survey
 from radiximp.replay.table import difference, host_text, mean, percent, points, simple_table
 
-OURS, BASELINE, BOUND = "importance", "lru", "belady"
+OURS, BASELINE = "importance", "lru"
 NOTES = (
     "Saved seconds are hit tokens / the stated prefill rate; copying from the host back is not priced.",
     "The noise of a gain is its spread over the seeds, or with one seed between the halves of the trace.",
@@ -104,7 +104,7 @@ class Grid:
             for size in sizes
             for policy in (BASELINE, OURS, BOUND)
             for seed in self.surveys
-            if policy in POLICY_NAMES and (policy != BOUND or not (self.pin_running or size[1].amount))
+            if policy != BOUND or not (self.pin_running or size[1].amount)
         ]
         rows = run(
             [self.cell(*size, policy, self.config, seed) for size, policy, seed in keys], num_processes

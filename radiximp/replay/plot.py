@@ -11,7 +11,7 @@ from typing import Any
 from radiximp.replay.capacity import tokens_text
 from radiximp.replay.files import write_whole
 from radiximp.replay.planning import Plan, Size
-from radiximp.replay.run import Row
+from radiximp.replay.run import BOUND, Row
 from radiximp.replay.table import mean
 
 ENDINGS = (".pdf", ".png", ".svg")
@@ -54,8 +54,8 @@ def plot_plan(path: Path, name: str, plan: Plan) -> None:
     ticks = [size.device_tokens for size in plan.sizes]
     for number, policy in enumerate(dict.fromkeys(policy for size in plan.sizes for policy in size.rows)):
         sizes = [size for size in plan.sizes if not size.has_host and policy in size.rows]
-        style = "k:" if policy == "belady" else f"C{number}o-"
-        label = "belady (knows the future)" if policy == "belady" else policy
+        style = "k:" if policy == BOUND else f"C{number}o-"
+        label = f"{BOUND} (knows the future)" if policy == BOUND else policy
         left.plot(*_line(sizes, policy), style, markersize=3, label=label)
     if plan.knee is not None:
         left.axvline(plan.knee.device_tokens, color="0.5", linewidth=1)

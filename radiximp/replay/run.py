@@ -9,12 +9,15 @@ from itertools import islice
 from typing import Any
 
 from radiximp.config import PolicyConfig
-from radiximp.policy.registry import make_policy
+from radiximp.policy.registry import POLICIES, make_named_policy
+from radiximp.replay.belady import replay_belady
 from radiximp.replay.engine import Counts, PinnedReplay, replay_unpinned
 from radiximp.replay.trace import Request, Trace
 from radiximp.replay.tree import ReplayTree
 
-POLICY_NAMES = ("lru", "importance")
+# Knows the future, so it is no policy: the bound that none can pass, for one tier and requests that do not pin.
+BOUND = "belady"
+POLICY_NAMES = (*POLICIES, BOUND)
 WRITE_POLICIES = ("write_through", "write_through_selective", "write_back")
 _PROGRESS_REQUESTS = 64
 
@@ -23,9 +26,11 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one replay found after the warm-up. device + host hits = hits; evicted: tokens that left the device.
+    """What one replay found after the warm-up. device + host hits = hits.
 
-    halves: (prompt tokens, hit tokens) of the first and the second half of the requests after the warm-up.
+    evicted_tokens: that left the device; None for `belady`, which does not count them.
+    halves: (prompt tokens, hit tokens) of the first and the second half of the requests after the warm-up;
+    for `belady` all are in the first.
     """
 
     trace: str
@@ -36,7 +41,7 @@ class Row:
     prompt_tokens: int
     device_hit_tokens: int
     host_hit_tokens: int
-    evicted_tokens: int
+    evicted_tokens: int | None
     seed: int
     seconds: float
     halves: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))
@@ -97,11 +102,17 @@ def replay_one(
     num_requests: of the trace, as its survey says. on_progress: told how many more requests are done.
     """
     started = time.perf_counter()
-    tree = new_tree(policy_name, config, trace.page_tokens, host_capacity_pages, write_policy)
     requests = _counted(trace.requests(), on_progress)
     sizes = num_warmup, (num_requests - num_warmup) // 2
-    parts = _pinned if pin_running else _unpinned
-    first, second, evicted_pages = parts(tree, requests, capacity_pages, *sizes)
+    if policy_name == BOUND:
+        if host_capacity_pages or pin_running:
+            raise ValueError(f"{BOUND} bounds one tier, and requests that do not pin")
+        first, second = replay_belady(requests, capacity_pages, trace.page_tokens, num_warmup), Counts()
+        evicted_pages = None
+    else:
+        tree = new_tree(policy_name, config, trace.page_tokens, host_capacity_pages, write_policy, seed)
+        parts = _pinned if pin_running else _unpinned
+        first, second, evicted_pages = parts(tree, requests, capacity_pages, *sizes)
     return Row(
         trace=trace.name,
         policy=policy_name,
@@ -111,7 +122,7 @@ def replay_one(
         prompt_tokens=first.prompt_tokens + second.prompt_tokens,
         device_hit_tokens=first.device_hit_tokens + second.device_hit_tokens,
         host_hit_tokens=first.host_hit_tokens + second.host_hit_tokens,
-        evicted_tokens=evicted_pages * trace.page_tokens,
+        evicted_tokens=None if evicted_pages is None else evicted_pages * trace.page_tokens,
         seed=seed,
         seconds=time.perf_counter() - started,
         halves=(_half(first), _half(second)),
@@ -119,19 +130,24 @@ def replay_one(
 
 
 def new_tree(
-    policy_name: str, config: PolicyConfig, page_tokens: int, host_capacity_pages: int, write_policy: str
+    policy_name: str,
+    config: PolicyConfig,
+    page_tokens: int,
+    host_capacity_pages: int = 0,
+    write_policy: str = "write_through",
+    seed: int = 0,
 ) -> ReplayTree:
-    """An empty cache under a policy. Stock policies keep no ghosts and evict whole leaves, as in SGLang."""
-    if policy_name == "lru":
-        config = replace(config, half_life_s=0, ghost_factor=0, trim_tokens=0)
-    has_trim = config.trim_tokens and not config.is_lru
+    """An empty cache under a policy. Where a policy has ghosts or trims, the config says how many and how short."""
+    entry = POLICIES[policy_name]
+    is_lru = policy_name == "importance" and config.is_lru
+    trims = entry.trims and config.trim_tokens and not is_lru
     return ReplayTree(
-        make_policy(config),
+        make_named_policy(policy_name, config, seed),
         page_tokens,
         host_capacity_pages,
         write_policy,
-        config.ghost_factor,
-        max(1, config.trim_tokens // page_tokens) if has_trim else None,
+        config.ghost_factor if entry.has_ghosts else 0,
+        max(1, config.trim_tokens // page_tokens) if trims else None,
     )
 
 

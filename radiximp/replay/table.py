@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from radiximp.replay.capacity import tokens_text
-from radiximp.replay.run import Row
+from radiximp.replay.run import BOUND, Row
 
 BASELINE = "lru"
 # A pipe has no width: as wide as the table needs.
@@ -24,7 +24,8 @@ def percent(rate: float | None) -> str:
 
 def points(gain: float | None) -> str:
     """A difference of rates, in percentage points."""
-    return "-" if gain is None else f"{100 * gain:+.1f}"
+    text = "-" if gain is None else f"{100 * gain:+.1f}"
+    return "0.0" if text in ("+0.0", "-0.0") else text
 
 
 def mean(rates: Sequence[float | None]) -> float | None:
@@ -49,7 +50,7 @@ def simple_table(headings: Sequence[str]) -> Any:
 
 
 def comparison(groups: dict[tuple[str, str], dict[str, list[Row]]]) -> Any:
-    """A rich table: per size its policies, the best marked. groups: (device, host) -> policy -> a row per seed."""
+    """A rich table: per size its policies, the best marked (the bound is none). groups: (device, host) -> policy -> a row per seed."""
     has_host = any(row.host_capacity_tokens for rows in _rows(groups) for row in rows)
     has_seeds = any(len(rows) > 1 for rows in _rows(groups))
     has_baseline = any(BASELINE in policies and len(policies) > 1 for policies in groups.values())
@@ -60,9 +61,9 @@ def comparison(groups: dict[tuple[str, str], dict[str, list[Row]]]) -> Any:
     table = simple_table([heading for heading, is_shown in headings if is_shown])
     for (device, host), policies in groups.items():
         rates = {name: mean([row.hit_rate for row in rows]) for name, rows in policies.items()}
-        best = max((rate for rate in rates.values() if rate is not None), default=None)
+        best = max((rate for name, rate in rates.items() if rate is not None and name != BOUND), default=None)
         for number, (name, rows) in enumerate(policies.items()):
-            is_best = len(policies) > 1 and best is not None and rates[name] == best
+            is_best = len(policies) > 1 and name != BOUND and best is not None and rates[name] == best
             row = rows[0]
             tokens = tokens_text(row.capacity_tokens)
             size = f"{device} = {tokens}" if "%" in device else tokens
@@ -78,11 +79,16 @@ def comparison(groups: dict[tuple[str, str], dict[str, list[Row]]]) -> Any:
                 ),
                 (percent(mean([r.as_json()["device_hit_rate"] for r in rows])), has_host),
                 (percent(mean([r.as_json()["host_hit_rate"] for r in rows])), has_host),
-                (tokens_text(round(fmean(r.evicted_tokens for r in rows))), True),
+                (_evicted_text(rows), True),
             ]
             shown = [text for text, is_shown in cells if is_shown]
             table.add_row(*shown, style="bold" if is_best else None, end_section=number == len(policies) - 1)
     return table
+
+
+def _evicted_text(rows: Sequence[Row]) -> str:
+    evicted = mean([row.evicted_tokens for row in rows])
+    return "-" if evicted is None else tokens_text(round(evicted))
 
 
 def host_text(host: str, row: Row) -> str:
