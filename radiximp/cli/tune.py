@@ -11,7 +11,7 @@ from typing import Any
 from radiximp import __version__
 from radiximp.cli import CommandError
 from radiximp.cli import trace_options as options
-from radiximp.replay import files, planning, plot, table, tuning
+from radiximp.replay import files, plan_table, planning, plot, table, tuning
 from radiximp.replay.capacity import parse_capacities, tokens_text
 
 DEFAULT_DEVICE = "0.5%,1.1%,2.3%,4.8%,10%,22%,47%,100%"
@@ -64,9 +64,9 @@ def _run(args: argparse.Namespace) -> int:
     table.show(
         f"{source.name}: {first.num_requests:,} requests, {tokens_text(first.num_distinct_tokens)} distinct tokens",
         *(f"  note: {note}" for note in [*notes, *planning.NOTES]),
-        planning.sizes_table(plan, args.prefill_tokens_per_s),
-        planning.knee_text(plan),
-        planning.settings_table(verdicts),
+        plan_table.sizes_table(plan, args.prefill_tokens_per_s),
+        plan_table.knee_text(plan),
+        plan_table.settings_table(verdicts),
         conclusion,
     )
     if args.json:

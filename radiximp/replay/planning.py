@@ -8,15 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 
 from radiximp.config import PolicyConfig
 from radiximp.replay import tuning
-from radiximp.replay.capacity import Capacity, CapacityError, tokens_text
+from radiximp.replay.capacity import Capacity, CapacityError
 from radiximp.replay.grid import Cell, Source
 from radiximp.replay.run import BOUND, Row
 from radiximp.replay.survey import Survey
-from radiximp.replay.table import difference, host_text, mean, percent, points, simple_table
+from radiximp.replay.table import mean
 
 OURS, BASELINE = "importance", "lru"
 NOTES = (
@@ -53,7 +52,10 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All sizes, by device then host. knee: of importance without a host, or None; chosen: where settings are tried."""
+    """All sizes, by device then host. chosen: where settings are tried.
+
+    knee: of importance beside the smallest host (as a rule none), or None.
+    """
 
     sizes: list[Size]
     knee: Size | None
@@ -74,28 +76,40 @@ class Grid:
     def sizes(
         self, devices: Sequence[Capacity], hosts: Sequence[Capacity], skip_small: bool
     ) -> list[tuple[Capacity, Capacity]]:
-        """The pairs worth a replay: none beside a device that holds all, no host above one that holds all.
+        """The pairs worth a replay: beside a device or a host that holds all, no larger host.
 
         skip_small: leave out devices under one page instead of raising CapacityError.
         """
-        survey = next(iter(self.surveys.values()))
         found = []
         for device in devices:
             try:
-                device_pages = min(device.pages(each, self.source.name) for each in self.surveys.values())
+                device_pages = [device.pages(survey, self.source.name) for survey in self.surveys.values()]
             except CapacityError:
                 if not skip_small:
                     raise
                 continue
-            holds_all = device_pages >= survey.num_distinct_pages
-            for host in hosts:
-                if holds_all and host.amount and len(hosts) > 1:
+            host_pages = {
+                host: [
+                    host.pages(survey, self.source.name, pages)
+                    for survey, pages in zip(self.surveys.values(), device_pages, strict=True)
+                ]
+                for host in hosts
+            }
+            holds_all = self._holds_all(device_pages)
+            for number, host in enumerate(sorted(hosts, key=host_pages.__getitem__)):
+                if holds_all and number:
                     break
                 found.append((device, host))
-                holds_all |= host.pages(survey, self.source.name, device_pages) >= survey.num_distinct_pages
+                holds_all |= self._holds_all(host_pages[host])
         if not found:
             raise CapacityError(f"{self.source.name}: too small for the default sizes; give --device")
         return found
+
+    def _holds_all(self, num_pages: Sequence[int]) -> bool:
+        surveys = self.surveys.values()
+        return all(
+            pages >= survey.num_distinct_pages for pages, survey in zip(num_pages, surveys, strict=True)
+        )
 
     def plan(self, sizes: Sequence[tuple[Capacity, Capacity]], run: Runner, num_processes: int) -> Plan:
         """Replays every size under each policy. Raises TraceError and CapacityError."""
@@ -115,7 +129,8 @@ class Grid:
         ordered = sorted(
             found.values(), key=lambda size: (size.device_tokens, size.rows[OURS][0].host_capacity_tokens)
         )
-        curve = [size for size in ordered if not size.has_host] or ordered
+        host = ordered[0].host  # the smallest, as a rule none
+        curve = [size for size in ordered if size.host is host]
         index = tuning.knee([size.device_tokens for size in curve], [size.rate(OURS) for size in curve])
         return Plan(
             ordered,
@@ -151,69 +166,3 @@ class Grid:
             self.source, seed, policy, config, device_pages, host.pages(survey, self.source.name, device_pages),
             survey.num_requests, survey.num_warmup(self.warmup), self.write_policy, self.pin_running,
         )  # fmt: skip
-
-
-def sizes_table(plan: Plan, prefill_tokens_per_s: float) -> Any:
-    """Hit rates by tier and saved prefill seconds, a row per size; the knee is marked."""
-    has_bound = any(BOUND in size.rows for size in plan.sizes)
-    headings = [
-        "device",
-        "host",
-        "lru",
-        "importance",
-        "(device",
-        "+ host)",
-        "gain",
-        "saved by lru",
-        "by importance",
-    ]
-    found = simple_table([*headings, *(["belady"] if has_bound else [])])
-    for number, size in enumerate(plan.sizes):
-        row = size.rows[OURS][0]
-        tokens = tokens_text(row.capacity_tokens)
-        is_knee = size is plan.knee
-        cells = [
-            (f"{size.device.text} = {tokens}" if size.device.unit else tokens) + (" <" if is_knee else "  "),
-            host_text(size.host.text, row),
-            percent(size.rate(BASELINE)),
-            percent(size.rate(OURS)),
-            percent(mean([row.as_json()["device_hit_rate"] for row in size.rows[OURS]])),
-            percent(mean([row.as_json()["host_hit_rate"] for row in size.rows[OURS]])),
-            points(difference(size.rate(OURS), size.rate(BASELINE))),
-            *(
-                f"{fmean(row.hit_tokens for row in size.rows[policy]) / prefill_tokens_per_s:,.0f} s"
-                for policy in (BASELINE, OURS)
-            ),
-            *([percent(size.rate(BOUND))] if has_bound else []),
-        ]
-        is_last = number + 1 == len(plan.sizes) or plan.sizes[number + 1].device is not size.device
-        found.add_row(*cells, style="bold" if is_knee else None, end_section=is_last)
-    return found
-
-
-def knee_text(plan: Plan) -> str:
-    """Where the curve bends, in one sentence."""
-    if plan.knee is None:
-        at = tokens_text(round(plan.chosen.device_tokens))
-        return f"no knee: the curve of importance does not bend; settings are tried at {at} tokens"
-    tokens, rate = tokens_text(round(plan.knee.device_tokens)), percent(plan.knee.rate(OURS))
-    return (
-        f"knee (<): {tokens} tokens on the device, {rate} found by importance; "
-        "farthest above the chord on log capacity"
-    )
-
-
-def settings_table(verdicts: Sequence[tuning.Verdict]) -> Any:
-    """What each setting gained, with what the noise was read from."""
-    found = simple_table(["setting", "from", "to", "gain", "noise", "seeds or halves", ""])
-    for verdict in verdicts:
-        found.add_row(
-            verdict.setting,
-            f"{verdict.default:g}",
-            f"{verdict.value:g}",
-            points(verdict.gain),
-            "-" if verdict.noise is None else f"{100 * verdict.noise:.1f}",
-            " ".join(points(sample) for sample in verdict.samples),
-            "worth changing" if verdict.is_worth_changing else "",
-        )
-    return found

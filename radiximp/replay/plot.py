@@ -48,12 +48,12 @@ def plot_comparison(path: Path, traces: dict[str, dict[tuple[str, str], dict[str
 
 
 def plot_plan(path: Path, name: str, plan: Plan) -> None:
-    """Left: without a host, with the knee and the bound. Right: what each host size adds. Raises FileError."""
+    """Left: the smallest host, as a rule none, with the knee and the bound. Right: what each host size adds. Raises FileError."""
     figure = new_figure(2)
     left, right = figure.axes
     ticks = [size.device_tokens for size in plan.sizes]
     for number, policy in enumerate(dict.fromkeys(policy for size in plan.sizes for policy in size.rows)):
-        sizes = [size for size in plan.sizes if not size.has_host and policy in size.rows]
+        sizes = [size for size in plan.sizes if size.host is plan.chosen.host and policy in size.rows]
         style = "k:" if policy == BOUND else f"C{number}o-"
         label = f"{BOUND} (knows the future)" if policy == BOUND else policy
         left.plot(*_line(sizes, policy), style, markersize=3, label=label)
@@ -65,7 +65,8 @@ def plot_plan(path: Path, name: str, plan: Plan) -> None:
         label = "no host" if host == "0" else f"host {host}"
         right.plot(*_line(sizes, "importance"), f"C{number}o-", markersize=3, label=f"importance, {label}")
         right.plot(*_line(sizes, "lru"), f"C{number}x--", markersize=4, label=f"lru, {label}")
-    finish_axes(left, f"{name}: device only", ticks)
+    host = f"host {plan.chosen.host.text}" if plan.chosen.has_host else "device only"
+    finish_axes(left, f"{name}: {host}", ticks)
     finish_axes(right, f"{name}: device and host", ticks)
     top = max(left.get_ylim()[1], right.get_ylim()[1])
     for axes in (left, right):

@@ -34,7 +34,12 @@ def knee(capacities: Sequence[float], rates: Sequence[float | None]) -> int | No
 
     capacities: [n] ascending, above 0. O(n).
     """
-    if len(capacities) < 3 or any(rate is None for rate in rates) or rates[-1] <= rates[0]:
+    if (
+        len(capacities) < 3
+        or any(rate is None for rate in rates)
+        or rates[-1] <= rates[0]
+        or capacities[0] == capacities[-1]
+    ):
         return None
     span, rise = math.log(capacities[-1] / capacities[0]), rates[-1] - rates[0]
     above = [
@@ -103,6 +108,8 @@ def judged(
 
 def conclusion(verdicts: Sequence[Verdict]) -> str:
     """One sentence: which change pays, or how little any of them would."""
+    if not verdicts:
+        return "the configuration ranks as lru does: there is nothing to tune"
     worth = [verdict for verdict in verdicts if verdict.is_worth_changing]
     if worth:
         best = max(worth, key=lambda verdict: verdict.gain)
@@ -113,8 +120,5 @@ def conclusion(verdicts: Sequence[Verdict]) -> str:
     known = [verdict.gain for verdict in verdicts if verdict.gain is not None]
     if not known:
         return "nothing was asked for after the warm-up, so no setting can be judged"
-    return (
-        f"the defaults are within {100 * max(0.0, *known):.1f} points of the best of {len(known)} variants"
-        if len(known) > 1
-        else f"the defaults are within {100 * max(0.0, known[0]):.1f} points of the one variant"
-    )
+    variants = f"the best of {len(known)} variants" if len(known) > 1 else "the one variant"
+    return f"the defaults are within {100 * max(0.0, *known):.1f} points of {variants}"

@@ -33,6 +33,22 @@ def agents(num_sessions: int = 12, num_turns: int = 6, seed: int = 0, name: str 
     return Trace(name, PAGE_TOKENS, ("Generated.",), lambda: iter(requests))
 
 
+def bodies(num_sessions: int = 8, num_turns: int = 5) -> list[dict]:
+    """OpenAI request bodies, timed, of conversations that share a system prompt."""
+    system = {"role": "system", "content": "You are a helpful assistant. " * 20}
+    found = []
+    for turn in range(num_turns):
+        for session in range(num_sessions):
+            said = [
+                {"role": "user", "content": f"Question {n} of {session}: " + "why? " * 60}
+                for n in range(turn + 1)
+            ]
+            found.append(
+                {"timestamp": 60 * turn + session, "session_id": str(session), "messages": [system, *said]}
+            )
+    return found
+
+
 def written(trace: Trace, path: Path) -> Path:
     write_trace(trace, path)
     return path
