@@ -67,7 +67,7 @@ def user_errors() -> Iterator[None]:
     ) as error:  # fmt: skip
         raise CommandError(str(error)) from error
     except OSError as error:
-        if error.filename is None:
+        if error.filename is None:  # a closed pipe, say
             raise
         raise CommandError(f"cannot read {error.filename}: {error.strerror}") from error
 
@@ -105,6 +105,9 @@ def parse_config(text: str) -> PolicyConfig:
 
 def open_sources(paths: list[Path], args: argparse.Namespace, seed: int) -> list[grid.Source]:
     """The sources under distinct names; opens each, so that what is wrong at their start is told now."""
+    for path in paths:
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise CommandError(f"cannot read {path}: a trace is read several times, so it must be a file")
     unnamed = [
         grid.Source(path, "", args.format, args.page_tokens, args.sessions, args.hours) for path in paths
     ]

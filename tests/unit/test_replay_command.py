@@ -289,6 +289,7 @@ def test_files_that_are_wrong(fails, tmp_path, trace_path):
     assert fails(missing) == f"cannot read {missing}: No such file or directory"
     assert fails(trace_path, missing) == f"cannot read {missing}: No such file or directory"
     assert fails(tmp_path) == f"cannot read {tmp_path}: Is a directory"
+    assert fails("/dev/null") == "cannot read /dev/null: a trace is read several times, so it must be a file"
     empty = rows_of(tmp_path / "empty.jsonl", [])
     assert fails(empty) == f"{empty}: no requests"
     header = {"radiximp_trace": 1, "page_tokens": 16, "name": "t", "notes": []}
