@@ -36,8 +36,9 @@ def session(index: int, seed: int, num_pages: int) -> Iterator[Request]:
     """A session's requests: the shared head, then its own pages, a few more at each turn."""
     generator = random.Random(f"{seed}/{index}")
     arrival_s = generator.random() * HOURS * 3600
-    own = np.arange(num_pages + 16 * TURNS, dtype=np.int64) + HEAD_PAGES + (index << 20)
-    pages = np.concatenate([np.arange(HEAD_PAGES, dtype=np.int64), own])
+    # Hashes, as content gives them: in a file nothing is shorter than its digits.
+    own = np.random.default_rng([seed, index]).integers(HEAD_PAGES, 1 << 62, num_pages + 16 * TURNS)
+    pages = np.concatenate([np.arange(HEAD_PAGES), own])
     used = num_pages - 8 * TURNS
     for turn in range(TURNS):
         used += generator.randint(1, 16)

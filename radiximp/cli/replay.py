@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from radiximp.cli import CommandError
 from radiximp.cli import trace_options as options
 from radiximp.config import PolicyConfig
 from radiximp.replay import files, plot, table
-from radiximp.replay.capacity import parse_capacities, tokens_text
+from radiximp.replay.capacity import Capacity, parse_capacities, tokens_text
 from radiximp.replay.grid import Cell, Source
 from radiximp.replay.run import BOUND, POLICY_NAMES, Row
 from radiximp.replay.survey import Survey
@@ -62,36 +63,54 @@ def _run(args: argparse.Namespace) -> int:
     sources = options.open_sources(args.traces, args, seeds[0])
     surveys = options.survey_sources(sources, seeds, args.jobs)
 
-    keys, cells = [], []
-    for source in sources:
-        for capacity in capacities:
-            for host in hosts:
-                for policy in policies:
-                    for seed in seeds:
-                        survey = surveys[source.name, seed]
-                        device_pages = capacity.pages(survey, source.name)
-                        keys.append((source.name, (capacity.text, host.text), policy))
-                        cells.append(
-                            Cell(
-                                source, seed, policy, config, device_pages,
-                                host.pages(survey, source.name, device_pages),
-                                survey.num_requests, survey.num_warmup(args.warmup),
-                                args.write_policy, args.pin_running,
-                            )
-                        )  # fmt: skip
+    asked = list(itertools.product(sources, capacities, hosts, policies, seeds))
+    cells = [
+        cell_of(source, capacity, host, policy, seed, surveys[source.name, seed], config, args)
+        for source, capacity, host, policy, seed in asked
+    ]
     rows = options.replay_cells(cells, args.jobs)
 
     traces: dict[str, Groups] = {source.name: {} for source in sources}
-    for (name, sizes, policy), row in zip(keys, rows, strict=True):
-        traces[name].setdefault(sizes, {}).setdefault(policy, []).append(row)
+    for (source, capacity, host, policy, _), row in zip(asked, rows, strict=True):
+        group = traces[source.name].setdefault((capacity.text, host.text), {})
+        group.setdefault(policy, []).append(row)
     notes = {source.name: options.notes_of(source, surveys) for source in sources}
-    for source in sources:
-        show(source, [surveys[source.name, seed] for seed in seeds], traces[source.name], notes, args.warmup)
-    if args.json:
-        files.write_json(args.json, as_json(rows, notes, config, args))
-    if args.plot:
-        plot.plot_comparison(args.plot, traces)
+    try:
+        for source in sources:
+            by_seed = [surveys[source.name, seed] for seed in seeds]
+            show(source, by_seed, traces[source.name], notes, args.warmup)
+    finally:  # a closed pipe must not cost the result of a long run
+        if args.json:
+            files.write_json(args.json, as_json(rows, notes, config, args))
+        if args.plot:
+            plot.plot_comparison(args.plot, traces)
     return 0
+
+
+def cell_of(
+    source: Source,
+    capacity: Capacity,
+    host: Capacity,
+    policy: str,
+    seed: int,
+    survey: Survey,
+    config: PolicyConfig,
+    args: argparse.Namespace,
+) -> Cell:
+    """One replay; raises CapacityError where a size is less than a page of the trace."""
+    device_pages = capacity.pages(survey, source.name)
+    return Cell(
+        source=source,
+        seed=seed,
+        policy=policy,
+        config=config,
+        capacity_pages=device_pages,
+        host_capacity_pages=host.pages(survey, source.name, device_pages),
+        num_requests=survey.num_requests,
+        num_warmup=survey.num_warmup(args.warmup),
+        write_policy=args.write_policy,
+        pin_running=args.pin_running,
+    )
 
 
 def parse_policies(text: str) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 from radiximp import __version__
 from radiximp.cli import CommandError
 from radiximp.cli import trace_options as options
+from radiximp.config import PolicyConfig
 from radiximp.replay import files, plan_table, planning, plot, table, tuning
 from radiximp.replay.capacity import parse_capacities, tokens_text
 
@@ -57,27 +58,36 @@ def _run(args: argparse.Namespace) -> int:
     sizes = grid.sizes(devices, hosts, skip_small=args.device is None)
     plan = grid.plan(sizes, options.replay_cells, args.jobs)
     verdicts = grid.verdicts(plan, options.replay_cells, args.jobs)
-    conclusion = tuning.conclusion(verdicts)
+    given = "the defaults are" if config == PolicyConfig() else "the settings given are"
+    conclusion = tuning.conclusion(verdicts, given)
 
     first = by_seed[seeds[0]]
     notes = options.notes_of(source, surveys)
-    table.show(
-        f"{source.name}: {first.num_requests:,} requests, {tokens_text(first.num_distinct_tokens)} distinct tokens",
-        *(f"  note: {note}" for note in [*notes, *planning.NOTES]),
-        plan_table.sizes_table(plan, args.prefill_tokens_per_s),
-        plan_table.knee_text(plan),
-        plan_table.settings_table(verdicts),
-        conclusion,
-    )
-    if args.json:
-        files.write_json(args.json, as_json(plan, verdicts, conclusion, notes, config, args))
-    if args.plot:
-        plot.plot_plan(args.plot, source.name, plan)
+    try:
+        table.show(
+            f"{source.name}: {first.num_requests:,} requests, "
+            f"{tokens_text(first.num_distinct_tokens)} distinct tokens",
+            *(f"  note: {note}" for note in [*notes, *planning.NOTES]),
+            plan_table.sizes_table(plan, args.prefill_tokens_per_s),
+            plan_table.knee_text(plan),
+            plan_table.settings_table(verdicts),
+            conclusion,
+        )
+    finally:  # a closed pipe must not cost the result of a long run
+        if args.json:
+            files.write_json(args.json, as_json(plan, verdicts, conclusion, notes, config, args))
+        if args.plot:
+            plot.plot_plan(args.plot, source.name, plan)
     return 0
 
 
 def as_json(
-    plan, verdicts, conclusion: str, notes: list[str], config, args: argparse.Namespace
+    plan: planning.Plan,
+    verdicts: list[tuning.Verdict],
+    conclusion: str,
+    notes: list[str],
+    config: PolicyConfig,
+    args: argparse.Namespace,
 ) -> dict[str, Any]:
     """The result file: every row behind the advice, and the advice."""
     replayed = (

@@ -106,7 +106,7 @@ def judged(
     return Verdict(setting, value, default, fmean(gains), max(samples) - min(samples), tuple(samples))
 
 
-def conclusion(verdicts: Sequence[Verdict]) -> str:
+def conclusion(verdicts: Sequence[Verdict], given: str = "the defaults are") -> str:
     """One sentence: which change pays, or how little any of them would."""
     if not verdicts:
         return "the configuration ranks as lru does: there is nothing to tune"
@@ -121,4 +121,4 @@ def conclusion(verdicts: Sequence[Verdict]) -> str:
     if not known:
         return "nothing was asked for after the warm-up, so no setting can be judged"
     variants = f"the best of {len(known)} variants" if len(known) > 1 else "the one variant"
-    return f"the defaults are within {100 * max(0.0, *known):.1f} points of {variants}"
+    return f"{given} within {100 * max(0.0, *known):.1f} points of {variants}"

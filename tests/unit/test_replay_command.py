@@ -334,6 +334,16 @@ def test_nothing_is_drawn_where_stderr_is_no_terminal(trace_path, capsys):
     assert capsys.readouterr().err == ""
 
 
+def test_a_closed_pipe_does_not_cost_the_result(trace_path, tmp_path):
+    result = tmp_path / "result.json"
+    command = [*(sys.executable, "-m", "radiximp.cli", "replay", str(trace_path)), "--json", str(result)]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    running.stdout.close()
+    assert "Traceback" not in running.stderr.read()
+    running.wait(timeout=60)
+    assert len(orjson.loads(result.read_bytes())["rows"]) == 6
+
+
 # ---- processes ----
 
 

@@ -119,6 +119,9 @@ def test_conclusion():
         "worth changing: ghost_factor 4 -> 16 (+3.0 points, noise 1.0); confirm it on another trace"
     )
     assert tuning.conclusion([unknown]).startswith("nothing was asked for")
+    assert tuning.conclusion([worse, small], "the settings given are").startswith(
+        "the settings given are within 0.2"
+    )
     assert tuning.conclusion([]) == "the configuration ranks as lru does: there is nothing to tune"
 
 
