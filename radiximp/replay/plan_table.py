@@ -66,7 +66,7 @@ def knee_text(plan: Plan) -> str:
 
 def settings_table(verdicts: Sequence[Verdict]) -> Any:
     """What each setting gained, with what the noise was read from."""
-    found = simple_table(["setting", "from", "to", "gain", "noise", "seeds or halves", ""])
+    found = simple_table(["setting", "from", "to", "gain", "noise", "seeds or quarters", ""])
     for verdict in verdicts:
         found.add_row(
             verdict.setting,

@@ -20,7 +20,7 @@ from radiximp.replay.table import mean
 OURS, BASELINE = "importance", "lru"
 NOTES = (
     "Saved seconds are hit tokens / the stated prefill rate; copying from the host back is not priced.",
-    "The noise of a gain is its spread over the seeds, or with one seed between the halves of the trace.",
+    "The noise of a gain is its spread over the seeds, or with one seed over the quarters of the trace.",
 )
 
 # (cells, processes) -> a row per cell

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import astuple, dataclass, replace
+from itertools import islice, pairwise
 from typing import Any
 
 from radiximp.config import PolicyConfig
@@ -19,6 +19,7 @@ from radiximp.replay.tree import ReplayTree
 BOUND = "belady"
 POLICY_NAMES = (*POLICIES, BOUND)
 WRITE_POLICIES = ("write_through", "write_through_selective", "write_back")
+NUM_PARTS = 4
 _PROGRESS_REQUESTS = 64
 
 Progress = Callable[[int], None]
@@ -29,8 +30,7 @@ class Row:
     """What one replay found after the warm-up. device + host hits = hits.
 
     evicted_tokens: that left the device; None for `belady`, which does not count them.
-    halves: (prompt tokens, hit tokens) of the first and the second half of the requests after the warm-up;
-    for `belady` all are in the first.
+    parts: (prompt tokens, hit tokens) of each quarter of the requests after the warm-up; () for `belady`.
     """
 
     trace: str
@@ -44,7 +44,7 @@ class Row:
     evicted_tokens: int | None
     seed: int
     seconds: float
-    halves: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))
+    parts: tuple[tuple[int, int], ...] = ()
 
     @property
     def hit_tokens(self) -> int:
@@ -56,10 +56,9 @@ class Row:
         """Share of the prompt tokens that were found; None if none were asked for."""
         return self._share(self.hit_tokens)
 
-    def half_rate(self, half: int) -> float | None:
-        """The hit rate of one half, 0 or 1."""
-        prompt_tokens, hit_tokens = self.halves[half]
-        return hit_tokens / prompt_tokens if prompt_tokens else None
+    def part_rates(self) -> list[float | None]:
+        """The hit rate of each part."""
+        return [hits / prompt_tokens if prompt_tokens else None for prompt_tokens, hits in self.parts]
 
     def _share(self, num_tokens: int) -> float | None:
         return num_tokens / self.prompt_tokens if self.prompt_tokens else None
@@ -103,29 +102,32 @@ def replay_one(
     """
     started = time.perf_counter()
     requests = _counted(trace.requests(), on_progress)
-    sizes = num_warmup, (num_requests - num_warmup) // 2
     if policy_name == BOUND:
         if host_capacity_pages or pin_running:
             raise ValueError(f"{BOUND} bounds one tier, and requests that do not pin")
-        first, second = replay_belady(requests, capacity_pages, trace.page_tokens, num_warmup), Counts()
+        found = [replay_belady(requests, capacity_pages, trace.page_tokens, num_warmup)]
         evicted_pages = None
     else:
         tree = new_tree(policy_name, config, trace.page_tokens, host_capacity_pages, write_policy, seed)
-        parts = _pinned if pin_running else _unpinned
-        first, second, evicted_pages = parts(tree, requests, capacity_pages, *sizes)
+        starts = [num_warmup + part * (num_requests - num_warmup) // NUM_PARTS for part in range(NUM_PARTS)]
+        found, evicted_pages = (_pinned if pin_running else _unpinned)(tree, requests, capacity_pages, starts)
     return Row(
         trace=trace.name,
         policy=policy_name,
         capacity_tokens=capacity_pages * trace.page_tokens,
         host_capacity_tokens=host_capacity_pages * trace.page_tokens,
-        requests=first.requests + second.requests,
-        prompt_tokens=first.prompt_tokens + second.prompt_tokens,
-        device_hit_tokens=first.device_hit_tokens + second.device_hit_tokens,
-        host_hit_tokens=first.host_hit_tokens + second.host_hit_tokens,
+        requests=sum(counts.requests for counts in found),
+        prompt_tokens=sum(counts.prompt_tokens for counts in found),
+        device_hit_tokens=sum(counts.device_hit_tokens for counts in found),
+        host_hit_tokens=sum(counts.host_hit_tokens for counts in found),
         evicted_tokens=None if evicted_pages is None else evicted_pages * trace.page_tokens,
         seed=seed,
         seconds=time.perf_counter() - started,
-        halves=(_half(first), _half(second)),
+        parts=()
+        if policy_name == BOUND
+        else tuple(
+            (counts.prompt_tokens, counts.device_hit_tokens + counts.host_hit_tokens) for counts in found
+        ),
     )
 
 
@@ -151,10 +153,6 @@ def new_tree(
     )
 
 
-def _half(counts: Counts) -> tuple[int, int]:
-    return counts.prompt_tokens, counts.device_hit_tokens + counts.host_hit_tokens
-
-
 def _counted(requests: Iterable[Request], on_progress: Progress) -> Iterator[Request]:
     number = 0
     for number, request in enumerate(requests, 1):
@@ -165,38 +163,36 @@ def _counted(requests: Iterable[Request], on_progress: Progress) -> Iterator[Req
 
 
 def _unpinned(
-    tree: ReplayTree, requests: Iterator[Request], capacity_pages: int, num_warmup: int, num_first: int
-) -> tuple[Counts, Counts, int]:
-    """(counts of the two halves, device pages evicted in them)."""
-    replay_unpinned(tree, islice(requests, num_warmup), capacity_pages, num_warmup)
+    tree: ReplayTree, requests: Iterator[Request], capacity_pages: int, starts: Sequence[int]
+) -> tuple[list[Counts], int]:
+    """(counts of each part, device pages evicted in them); starts: the number of each part's first request."""
+    replay_unpinned(tree, islice(requests, starts[0]), capacity_pages, starts[0])
     evicted_before = tree.num_evicted_pages["device"]
-    first = replay_unpinned(tree, islice(requests, num_first), capacity_pages, 0)
-    second = replay_unpinned(tree, requests, capacity_pages, 0)
-    return first, second, tree.num_evicted_pages["device"] - evicted_before
+    lengths = [*(end - start for start, end in pairwise(starts)), None]
+    found = [replay_unpinned(tree, islice(requests, length), capacity_pages, 0) for length in lengths]
+    return found, tree.num_evicted_pages["device"] - evicted_before
 
 
 def _pinned(
-    tree: ReplayTree, requests: Iterator[Request], capacity_pages: int, num_warmup: int, num_first: int
-) -> tuple[Counts, Counts, int]:
-    """The same for one run that lasts: a request counts in the half in which it is admitted."""
-    replay = PinnedReplay(tree, capacity_pages, num_warmup)
+    tree: ReplayTree, requests: Iterator[Request], capacity_pages: int, starts: Sequence[int]
+) -> tuple[list[Counts], int]:
+    """The same for one run that lasts: a request counts in the part in which it is admitted."""
+    replay = PinnedReplay(tree, capacity_pages, starts[0])
     evicted_before = 0
-    first = Counts()
+    totals = []
 
     def watched() -> Iterator[Request]:
-        nonlocal evicted_before, first
+        nonlocal evicted_before
         for number, request in enumerate(requests):
-            if number == num_warmup:
+            if number == starts[0]:
                 evicted_before = tree.num_evicted_pages["device"]
-            if number == num_warmup + num_first:
-                first = replace(replay.counts)
+            while len(totals) < len(starts) and number == starts[len(totals)]:
+                totals.append(replace(replay.counts))
             yield request
 
-    whole = replay.run(watched())
-    second = Counts(
-        whole.requests - first.requests,
-        whole.prompt_tokens - first.prompt_tokens,
-        whole.device_hit_tokens - first.device_hit_tokens,
-        whole.host_hit_tokens - first.host_hit_tokens,
-    )
-    return first, second, tree.num_evicted_pages["device"] - evicted_before
+    totals.append(replay.run(watched()))
+    found = [
+        Counts(*(after - before for before, after in zip(astuple(one), astuple(other), strict=True)))
+        for one, other in pairwise(totals)
+    ]
+    return found, tree.num_evicted_pages["device"] - evicted_before

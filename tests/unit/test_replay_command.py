@@ -146,8 +146,8 @@ def test_one_cell_is_what_the_engine_counts():
     trace = agents()
     row = replay_one(trace, "importance", PolicyConfig(), 40, num_requests=144, num_warmup=28)
     assert (row.requests, row.host_hit_tokens, row.capacity_tokens) == (116, 0, 640)
-    assert sum(prompt for prompt, _ in row.halves) == row.prompt_tokens
-    assert sum(hits for _, hits in row.halves) == row.hit_tokens
+    assert sum(prompt for prompt, _ in row.parts) == row.prompt_tokens
+    assert sum(hits for _, hits in row.parts) == row.hit_tokens
     assert 0 < row.hit_rate < 1 and row.evicted_tokens > 0
 
 
@@ -185,13 +185,25 @@ def test_no_policy_passes_belady(tmp_path, trace_path):
         assert all(row["hit_tokens"] <= bound["hit_tokens"] for row in rows)
 
 
-def test_pinned_halves_add_up():
+@pytest.mark.parametrize("pin_running", [False, True])
+@pytest.mark.parametrize("num_requests", [1, 2, 5, 8])
+def test_parts_of_a_short_trace(pin_running, num_requests):
+    requests = list(agents().requests())[:num_requests]
+    trace = Trace("t", PAGE_TOKENS, (), lambda: iter(requests))
+    row = replay_one(
+        trace, "importance", PolicyConfig(), 40, num_requests=num_requests, pin_running=pin_running
+    )
+    assert len(row.parts) == 4 and row.requests == num_requests
+    assert sum(prompt for prompt, _ in row.parts) == sum(request.num_tokens for request in requests)
+
+
+def test_pinned_parts_add_up():
     row = replay_one(
         agents(), "importance", PolicyConfig(), 60, num_requests=144, num_warmup=28, pin_running=True
     )
     assert row.requests == 116
-    assert sum(prompt for prompt, _ in row.halves) == row.prompt_tokens
-    assert sum(hits for _, hits in row.halves) == row.hit_tokens
+    assert sum(prompt for prompt, _ in row.parts) == row.prompt_tokens
+    assert sum(hits for _, hits in row.parts) == row.hit_tokens
 
 
 def test_two_processes_find_what_one_does(tmp_path, trace_path):
@@ -396,4 +408,4 @@ def test_interrupt(tmp_path):
 
 def test_row_without_requests():
     row = Row("t", "lru", 1, 0, 0, 0, 0, 0, 0, 0, 0.0)
-    assert row.hit_rate is None and row.half_rate(0) is None and row.as_json()["device_hit_rate"] is None
+    assert row.hit_rate is None and row.part_rates() == [] and row.as_json()["device_hit_rate"] is None

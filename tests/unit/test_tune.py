@@ -24,11 +24,11 @@ def fails(capsys):
     return lambda *argv: error_line(capsys, main, ["tune", *argv]).removeprefix("radiximp tune: ")
 
 
-def row(rate, first=None, second=None, seed=0):
-    """100,000 prompt tokens; the halves' rates are the whole's unless given."""
-    halves = [(50_000, round(50_000 * (rate if half is None else half))) for half in (first, second)]
-    hits = sum(hit for _, hit in halves)
-    return Row("t", "importance", 1000, 0, 10, 100_000, hits, 0, 0, seed, 0.0, tuple(halves))
+def row(rate, *part_rates):
+    """100,000 prompt tokens; the quarters' rates are the whole's unless given."""
+    parts = [(25_000, round(25_000 * part)) for part in part_rates or [rate] * 4]
+    hits = sum(hit for _, hit in parts)
+    return Row("t", "importance", 1000, 0, 10, 100_000, hits, 0, 0, 0, 0.0, tuple(parts))
 
 
 # ---- knee ----
@@ -81,12 +81,13 @@ def test_variants_stay_in_range_and_leave_out_what_changes_nothing():
 # ---- noise ----
 
 
-def test_with_one_seed_the_noise_is_how_far_the_halves_are_apart():
-    steady = tuning.judged("k", 4, 1, [row(0, 0.32, 0.33)], [row(0, 0.30, 0.30)])
+def test_with_one_seed_the_noise_is_the_spread_over_the_quarters():
+    base = [row(0, 0.2, 0.3, 0.3, 0.4)]
+    steady = tuning.judged("k", 4, 1, [row(0, 0.22, 0.32, 0.33, 0.43)], base)
     assert steady.gain == pytest.approx(0.025) and steady.noise == pytest.approx(0.01)
-    assert steady.samples == pytest.approx((0.02, 0.03)) and steady.is_worth_changing
-    lucky = tuning.judged("k", 4, 1, [row(0, 0.40, 0.28)], [row(0, 0.30, 0.30)])
-    assert lucky.gain == pytest.approx(0.04) and not lucky.is_worth_changing
+    assert steady.samples == pytest.approx((0.02, 0.02, 0.03, 0.03)) and steady.is_worth_changing
+    lucky = tuning.judged("k", 4, 1, [row(0, 0.32, 0.28, 0.32, 0.4)], base)
+    assert lucky.gain == pytest.approx(0.03) and not lucky.is_worth_changing
 
 
 def test_with_seeds_the_noise_is_the_spread_of_the_paired_gains():
