@@ -119,7 +119,7 @@ def test_rows_and_notes(tmp_path, trace_path, capsys):
     )
     assert set(result) == {"rows", "notes", "config", "version"}
     assert result["version"] == __version__ and result["notes"] == {"agents": ["Generated."]}
-    assert result["config"]["policy"]["ghost_factor"] == 4
+    assert result["config"]["policy"]["ghost_factor"] == PolicyConfig().ghost_factor
     assert result["config"]["warmup"] == 0.2
     rows = result["rows"]
     assert all(set(row) == ROW_KEYS for row in rows)

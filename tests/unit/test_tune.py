@@ -53,7 +53,7 @@ def test_no_knee(rates):
 
 
 def test_variants_are_a_factor_up_and_down_one_at_a_time():
-    config = PolicyConfig()
+    config = PolicyConfig(law_half_life_s=7200, prior_spans=1, burst_s=0.25, ghost_factor=4, trim_tokens=64)
     found = list(tuning.variants(config, 16))
     assert [(key, value) for key, value, _ in found] == [
         *(("law_half_life_s", 1800), ("law_half_life_s", 28800), ("prior_spans", 0.25), ("prior_spans", 4)),
@@ -66,8 +66,10 @@ def test_variants_are_a_factor_up_and_down_one_at_a_time():
 
 
 def test_variants_stay_in_range_and_leave_out_what_changes_nothing():
-    assert [value for key, value, _ in tuning.variants(PolicyConfig(), 512) if key == "trim_tokens"] == []
-    config = PolicyConfig(ghost_factor=0, law_half_life_s=100, prior_spans=1000)
+    assert [
+        value for key, value, _ in tuning.variants(PolicyConfig(trim_tokens=64), 512) if key == "trim_tokens"
+    ] == []
+    config = PolicyConfig(ghost_factor=0, law_half_life_s=100, prior_spans=1000, burst_s=0.25)
     found = [(key, value) for key, value, _ in tuning.variants(config, 64)]
     assert ("law_half_life_s", 60) in found and ("prior_spans", 250) in found
     assert not {key for key, _ in found} & {"ghost_factor"}
