@@ -187,6 +187,8 @@ class ClassIndex(set):
             occupied.append((age_bin, entry))
             if values[age_bin] < value:
                 best, best_bin, value = entry, age_bin, values[age_bin]
+            if age_bin == 0:
+                break  # all that follow are in it too, those used after `now_s` included
             position = leaves.bisect_key_right((now_s - _EDGES[age_bin], math.inf, math.inf))
         until_s = _leaves_bin_s(best, best_bin)
         # The oldest leaf on the young side of a bin that ranks as low or lower is the first to enter it.

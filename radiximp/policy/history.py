@@ -18,7 +18,7 @@ class NodeHistory:
     num_queries: uses since the node's content was first seen, evictions included.
     num_returns: those of them that were no burst. gap_log2_s: average of log2 of the seconds between them, None before two.
     reuse_class, span: where the reuse law files the node, and its idle span there (-1: in use).
-    held_tokens: what a policy of sized lists counts the node for.
+    held_tokens: the node's own tokens, where the policy keeps them (not all do).
     """
 
     __slots__ = (

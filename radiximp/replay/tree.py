@@ -317,3 +317,35 @@ class ReplayTree:
         for node in nodes:
             self.device_leaves.touch(node)
             self.host_leaves.touch(node)
+
+    # ---- the whole of it ----
+
+    def nodes(self) -> list[Node]:
+        """Every node but the roots, parents first; O(nodes)."""
+        found = [child for root in self._roots.values() for child in root.children.values()]
+        for node in found:
+            found.extend(node.children.values())
+        return found
+
+    def _check(self) -> None:
+        """Raise AssertionError unless structure, counts and both indices agree; O(n log n)."""
+        nodes = self.nodes()
+        assert self.num_nodes == len(nodes)
+        assert self.device_pages == sum(len(node) for node in nodes if node.is_on_device)
+        assert self.host_pages == sum(len(node) for node in nodes if node.is_on_host)
+        assert self.host_pages <= self.host_capacity_pages
+        for node in nodes:
+            is_under_root = node.parent.parent is None
+            assert len(node) and node.parent.children[int(node.page_ids[0])] is node
+            assert node.is_on_device or node.is_on_host, f"node {node.id} is nowhere"
+            assert not node.is_on_device or node.parent.is_on_device, f"node {node.id} hangs in the air"
+            assert not node.is_on_host or node.parent.is_on_host, f"host node {node.id} hangs in the air"
+            assert is_under_root or node.parent.num_locks >= node.num_locks >= 0
+            num_below = sum(child.is_on_device for child in node.children.values())
+            assert node.num_device_children == num_below
+            is_free = node.num_locks == num_below == 0
+            assert (node in self.device_leaves) == (is_free and node.is_on_device)
+            assert (node in self.host_leaves) == (is_free and not node.is_on_device and not node.children)
+        assert len(self.device_leaves) + len(self.host_leaves) <= len(nodes)
+        self.device_leaves._check()
+        self.host_leaves._check()

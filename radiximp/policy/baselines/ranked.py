@@ -19,6 +19,7 @@ class RankedPolicy:
         for history, num_tokens in path:
             self._use(history, num_tokens)
             history.num_queries += 1
+            history.held_tokens = num_tokens
             history.last_use_s = now_s
             history.last_use_tick = tick
             tick += 1
@@ -42,6 +43,15 @@ class RankedPolicy:
     def new_index(self, prefix_of: Callable[[Any], tuple]) -> LeafIndex:
         """Leaves by rank."""
         return LeafIndex(lambda leaf: (*prefix_of(leaf), *self.key(leaf)))
+
+
+def tokens_before(leaf: Leaf) -> float:
+    """Tokens from the root to where the leaf starts, as recorded; O(nodes above)."""
+    num_tokens, above = 0.0, leaf.parent
+    while above.parent is not None:
+        num_tokens += above.history.held_tokens
+        above = above.parent
+    return num_tokens
 
 
 class WatchedIndex(LeafIndex):

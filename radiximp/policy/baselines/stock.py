@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from radiximp.policy.base import Key, Leaf
-from radiximp.policy.baselines.ranked import RankedPolicy
-from radiximp.policy.history import NodeHistory
+from radiximp.policy.base import Key, Leaf, Path
+from radiximp.policy.baselines.ranked import RankedPolicy, tokens_before
 
 _PROTECTED_HIT_COUNT = 2
 
@@ -37,8 +36,8 @@ class TLRU(RankedPolicy):
     """Tail-optimised LRU: the end of a conversation that a latency budget can recompute goes first.
 
     Of a branch that was once `deepest` tokens long, what lies beyond deepest + next_prompt_tokens - threshold_tokens
-    is free to go; the rest is lru. With SGLang's defaults, 0 and 0, it is lru. A node's history holds the branch's depth
-    in `reuse_class` and where the node ends in `weight`, both in tokens. Zhang et al., arXiv:2510.15152.
+    is free to go; the rest is lru. With SGLang's defaults, 0 and 0, it is lru. `NodeHistory.reuse_class` holds the
+    deepest, in tokens. Zhang et al., arXiv:2510.15152.
     """
 
     name = "tlru"
@@ -46,19 +45,13 @@ class TLRU(RankedPolicy):
     def __init__(self, threshold_tokens: int = 0, next_prompt_tokens: int = 0) -> None:
         self._slack_tokens = threshold_tokens - next_prompt_tokens
 
-    def record_uses(self, path, now_s: float, tick: int) -> None:
-        """Also note how deep each node's branch has been."""
-        super().record_uses(path, now_s, tick)
+    def record_end(self, path: Path, finish: str, output_tokens: int, now_s: float) -> None:
+        """Note how deep each node's branch has been."""
         deepest = sum(num_tokens for _, num_tokens in path)
-        end = 0
-        for history, num_tokens in path:
-            end += num_tokens
-            history.weight = end
+        for history, _ in path:
             history.reuse_class = max(history.reuse_class, deepest)
 
     def key(self, leaf: Leaf) -> Key:
         """(whether it must stay within the budget, last access)."""
-        before: NodeHistory = leaf.parent.history
-        start = 0 if leaf.parent.parent is None else before.weight
-        is_safe_to_go = start >= max(leaf.history.reuse_class - self._slack_tokens, 0)
-        return (-1 if is_safe_to_go else 0, leaf.last_access_time)
+        kept_tokens = max(leaf.history.reuse_class - self._slack_tokens, 0)
+        return (0 if tokens_before(leaf) < kept_tokens else -1, leaf.last_access_time)
