@@ -12,6 +12,8 @@ from radiximp import __version__
 COMMANDS = {
     "serve": "run SGLang with the hierarchical cache and the importance policy",
     "patch": "check, apply or revert the optional patches to the installed SGLang",
+    "replay": "what would each policy have found in the cache, on a trace of your requests",
+    "tune": "how much memory pays off on a trace of your requests, and is a setting worth changing",
     "model": "prepare the small default model and print its path",
 }
 

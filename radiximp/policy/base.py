@@ -22,6 +22,7 @@ class Leaf(Protocol):
     """What a policy may read of a tree node. Times are the tree's logical counter."""
 
     id: int
+    parent: Leaf | None
     history: NodeHistory
     last_access_time: float
     creation_time: float

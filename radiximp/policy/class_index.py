@@ -188,6 +188,8 @@ class ClassIndex(set):
             occupied.append((age_bin, entry))
             if values[age_bin] < value:
                 best, best_bin, value = entry, age_bin, values[age_bin]
+            if age_bin == 0:
+                break  # all that follow are in it too, those used after `now_s` included
             position = self._end_of_bin(leaves, position + 1, age_bin)
         until_s = _enters_bin_s(best, best_bin + 1)
         # The oldest leaf on the young side of a bin that ranks as low or lower is the first to enter it.

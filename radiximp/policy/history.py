@@ -19,6 +19,7 @@ class NodeHistory:
     num_returns: those of them that were no burst. gap_log2_s: average of log2 of the seconds between them, None before two.
     use_number: the request that used the node last, as the guard numbers them (0: none). is_ghost: not in the tree.
     reuse_class, span: where the reuse law files the node, and its idle span there (-1: in use).
+    held_tokens: the node's own tokens, where the policy keeps them (not all do).
     """
 
     __slots__ = (
@@ -33,6 +34,7 @@ class NodeHistory:
         "is_ghost",
         "reuse_class",
         "span",
+        "held_tokens",
         "session_bits",
         "importance",
         "pins",
@@ -50,6 +52,7 @@ class NodeHistory:
         self.is_ghost = False
         self.reuse_class = 0
         self.span = -1
+        self.held_tokens = 0.0
         self.session_bits = 0
         self.importance: ImportanceAggregate | None = None
         # Expiry of each pin on the injected clock, in seconds; math.inf = until it is taken off.
@@ -73,10 +76,12 @@ class NodeHistory:
     def split(self, head_tokens: int, total_tokens: int) -> NodeHistory:
         """Cut after `head_tokens` of `total_tokens`: returns the head's history, keeps the tail's.
 
-        Uses, sessions and pins copy (a pin covers whole nodes); importance shares by tokens.
+        Uses, sessions and pins copy (a pin covers whole nodes); importance and held tokens share by tokens.
         """
         head = NodeHistory(self.last_use_s, self.last_use_tick)
         head.copy_uses(self)
+        head.held_tokens *= head_tokens / total_tokens
+        self.held_tokens -= head.held_tokens
         head.pins = self.pins
         if self.importance is not None:
             head.importance = self.importance.split(head_tokens, total_tokens)
@@ -104,4 +109,5 @@ class NodeHistory:
         self.is_ghost = other.is_ghost
         self.reuse_class = other.reuse_class
         self.span = other.span
+        self.held_tokens = other.held_tokens
         self.session_bits = other.session_bits

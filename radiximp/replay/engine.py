@@ -143,12 +143,11 @@ class PinnedReplay:
         self._own_pages -= run.own_pages
         path = tree.match(request.namespace, request.page_ids)
         known = sum(map(len, path))
-        num_recorded = len(run.path)
+        # What it held while it ran, into whatever pieces that was cut since, was recorded at the start.
+        num_recorded = path.index(run.path[-1]) + 1 if run.path else 0
         tree.load_back(path)
         tree.extend(path, request.namespace, request.page_ids[known:])
-        fresh = [node for node in path if node.history.last_use_s < run.end_s and node not in run.path]
-        del num_recorded
-        tree.record(fresh, run.end_s)
+        tree.record(path[num_recorded:], run.end_s)
         tree.record_end(path, request.finish, request.output_tokens, run.end_s)
         tree.back_up(path)
         over = tree.device_pages + self._own_pages - self._capacity_pages

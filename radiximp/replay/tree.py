@@ -100,6 +100,9 @@ class ReplayTree:
             if not differ[agreed]:
                 agreed = length
             if agreed < len(child):
+                # As in SGLang, to be cut by a prompt counts as an access of the rest.
+                self.tick += 1
+                child.last_access_time = self.tick
                 child = self._split(child, agreed)
             self.tick += 1
             child.last_access_time = self.tick
@@ -171,8 +174,10 @@ class ReplayTree:
         """One request uses the path."""
         self.policy.record_uses(self._sizes(path), now_s, self.tick + 1)
         self.tick += len(path)
-        for node in path:
-            node.hit_count += 1
+        # As in SGLang, which counts inserts only to know what to write through.
+        if not self._is_write_back:
+            for node in path:
+                node.hit_count += 1
         self._touch(path)
 
     def record_end(self, path: list[Node], finish: str, output_tokens: int, now_s: float) -> None:
@@ -184,12 +189,18 @@ class ReplayTree:
         return [(node.history, len(node) * self.page_tokens) for node in path]
 
     def lock(self, path: list[Node], change: int) -> None:
-        """Add (1) or take off (-1) a running request's lock on every node of the path."""
-        for node in path:
+        """Add (1) or take off (-1) a running request's lock on the path, and on what it was cut into since."""
+        node = path[-1] if path else None
+        while node is not None and node.parent is not None:
             node.num_locks += change
             self._settle(node)
+            node = node.parent
 
     # ---- tiers ----
+
+    @property
+    def _is_write_back(self) -> bool:
+        return self.write_policy == "write_back" and self.host_capacity_pages > 0
 
     def load_back(self, path: list[Node]) -> None:
         """Copy what is on the host only to the device."""
@@ -232,7 +243,7 @@ class ReplayTree:
             freed += len(victim)
             self.num_evicted_pages["device"] += len(victim)
             self.on_victim(victim, "device")
-            if self.write_policy == "write_back" and self.host_capacity_pages and not victim.is_on_host:
+            if self._is_write_back and not victim.is_on_host:
                 self._back_up_chain(victim)
             self._drop_from_device(victim)
         return freed
@@ -306,3 +317,35 @@ class ReplayTree:
         for node in nodes:
             self.device_leaves.touch(node)
             self.host_leaves.touch(node)
+
+    # ---- the whole of it ----
+
+    def nodes(self) -> list[Node]:
+        """Every node but the roots, parents first; O(nodes)."""
+        found = [child for root in self._roots.values() for child in root.children.values()]
+        for node in found:
+            found.extend(node.children.values())
+        return found
+
+    def _check(self) -> None:
+        """Raise AssertionError unless structure, counts and both indices agree; O(n log n)."""
+        nodes = self.nodes()
+        assert self.num_nodes == len(nodes)
+        assert self.device_pages == sum(len(node) for node in nodes if node.is_on_device)
+        assert self.host_pages == sum(len(node) for node in nodes if node.is_on_host)
+        assert self.host_pages <= self.host_capacity_pages
+        for node in nodes:
+            is_under_root = node.parent.parent is None
+            assert len(node) and node.parent.children[int(node.page_ids[0])] is node
+            assert node.is_on_device or node.is_on_host, f"node {node.id} is nowhere"
+            assert not node.is_on_device or node.parent.is_on_device, f"node {node.id} hangs in the air"
+            assert not node.is_on_host or node.parent.is_on_host, f"host node {node.id} hangs in the air"
+            assert is_under_root or node.parent.num_locks >= node.num_locks >= 0
+            num_below = sum(child.is_on_device for child in node.children.values())
+            assert node.num_device_children == num_below
+            is_free = node.num_locks == num_below == 0
+            assert (node in self.device_leaves) == (is_free and node.is_on_device)
+            assert (node in self.host_leaves) == (is_free and not node.is_on_device and not node.children)
+        assert len(self.device_leaves) + len(self.host_leaves) <= len(nodes)
+        self.device_leaves._check()
+        self.host_leaves._check()

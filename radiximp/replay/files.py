@@ -1,0 +1,48 @@
+"""Result files: checked before a long run, and written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+
+class FileError(ValueError):
+    """A path that cannot be written; the message names it and says why."""
+
+
+def check_writable(path: Path) -> None:
+    """Raise FileError unless a file could be put there now; leaves nothing behind."""
+    if path.exists() and not path.is_file():
+        raise FileError(f"cannot write {path}: it is not a file")
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}."):
+            pass
+    except OSError as error:
+        raise FileError(f"cannot write {path}: {error.strerror}") from error
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """The file appears with all its content or stays as it was. Raises FileError."""
+    try:
+        descriptor, staged = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(content)
+                os.fchmod(file.fileno(), 0o644)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(staged, path)
+        except BaseException:  # also ^C
+            os.unlink(staged)
+            raise
+    except OSError as error:
+        raise FileError(f"cannot write {path}: {error.strerror}") from error
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Indented, keys sorted: equal values give equal bytes."""
+    write_whole(path, orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS) + b"\n")
