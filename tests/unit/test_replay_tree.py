@@ -73,11 +73,18 @@ class ReplayTreeMachine(RuleBasedStateMachine):
         pages = set(self.pages_in(node))
         assert not pages & self.locked()
         held = self.device if tier == "device" else self.host
-        assert pages <= held and (tier == "device" or not pages & self.device)
+        # write_back copies in the midst of an eviction, and may drop again what it copied.
+        copied = self.copied() if tier == "host" and self.tree.write_policy == "write_back" else set()
+        assert pages <= held | copied and (tier == "device" or not pages & self.device)
         below = {page for page in held - pages if any(is_below(page, gone) for gone in pages)}
         assert not below, "a victim had something below it"
         held -= pages
         self.victims.append((tier, pages))
+
+    def copied(self) -> set[Page]:
+        """What the victims of this eviction may have taken to the host: themselves and what is above them."""
+        gone = {page for tier, pages in self.victims if tier == "device" for page in pages}
+        return gone | {(name, ids[:end]) for name, ids in gone for end in range(1, len(ids))}
 
     def locked(self) -> set[Page]:
         return {page for _, pages in self.held for page in pages}
@@ -142,22 +149,15 @@ class ReplayTreeMachine(RuleBasedStateMachine):
     def evict(self, num_pages):
         free = len(self.device - self.locked())
         before, self.victims = len(self.device), []
-        # What write_back copies on its way out comes to the host before it leaves the device.
-        freed = self.evict_and_adopt(num_pages)
+        freed = self.tree.evict(num_pages, self.now_s)
+        added = self.adopt_host(self.copied())
+        assert self.tree.write_policy == "write_back" or not added
         assert (
             freed == before - len(self.device) == sum(len(p) for tier, p in self.victims if tier == "device")
         )
         assert freed >= min(num_pages, free)
         if self.tree.trim_pages == 1:
             assert freed == min(num_pages, free)
-
-    def evict_and_adopt(self, num_pages: int) -> int:
-        freed = self.tree.evict(num_pages, self.now_s)
-        gone = {page for tier, pages in self.victims if tier == "device" for page in pages}
-        ancestors = {(name, ids[:end]) for name, ids in gone for end in range(1, len(ids))}
-        added = self.adopt_host(gone | ancestors)
-        assert self.tree.write_policy == "write_back" or not added
-        return freed
 
     # ---- what must always hold ----
 
