@@ -1,4 +1,4 @@
-"""The tables of the replay: what is replayed (`plan.py`), how (`runner.py`), and what the numbers say (`tables.py`, `studies.py`).
+"""The tables of the replay: `plan.py` says what is replayed, `runner.py` replays it, `verdicts.py` judges, the rest writes.
 
     python -m eval.replay_tables --part main,adversarial
 

@@ -27,8 +27,15 @@ MOONCAKE_CAPACITIES = ("1%", "2%", "4.5%", "10%", "20%", "22%", "30%")
 AGENTS_CAPACITIES = ("250k", "500k", "1M", "2M", "4M")
 TEXT_CAPACITIES = ("2%", "5%", "10%", "20%", "50%")
 ADVERSARIAL_CAPACITIES = ("15%", "30%", "50%", "80%", "120%")
-_ABLATED = (("mooncake", ("2%", "4.5%", "20%")), (AGENTS, ("500k", "1M", "2M")))
-_VARIED = (("mooncake", ("2%", "20%")), (AGENTS, ("500k", "2M")))
+STUDIED = (("mooncake", ("2%", "4.5%", "20%")), (AGENTS, ("500k", "1M", "2M")))
+STUDIED_BY_PRIORITY = (
+    ("mooncake", ("2%",)), (AGENTS, ("500k",)), ("mooncake", ("20%",)), (AGENTS, ("2M",)),
+    ("mooncake", ("4.5%",)), (AGENTS, ("1M",)),
+)  # fmt: skip
+ABLATED_SETTINGS = (
+    ("ghost_factor", 0.0), ("ghost_factor", 1.0), ("ghost_factor", 16.0), ("trim_tokens", 0), ("prior_spans", 0.5),
+    ("prior_spans", 8.0), ("law_half_life_s", 1800.0), ("law_half_life_s", 28800.0),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +60,20 @@ def _crossed(workload, seeds, policies, capacities, **rest) -> Iterator[Task]:
 
 
 def main(seeds: range) -> list[Task]:
-    """Every policy and the bound on the public traces; text, where little is at stake, with three."""
-    names = (*POLICIES, BOUND)
+    """SGLang's policies and the bound on the public traces under every seed, the others under the first; text with three."""
+    others = tuple(name for name in POLICIES if name not in (*TRIO, *STOCK))
+    known = (*TRIO[1:], *STOCK)
+    agents_all = AGENTS_CAPACITIES[1:]
     # The recorded arrivals of Mooncake have no seed.
-    tasks = [
-        *_crossed("mooncake", (0,), names, MOONCAKE_CAPACITIES),
-        *_crossed(AGENTS, seeds, names, AGENTS_CAPACITIES),
+    return [
+        *_crossed("mooncake", (0,), (*known, *others), MOONCAKE_CAPACITIES),
+        *_crossed(AGENTS, seeds, known, AGENTS_CAPACITIES),
         *itertools.chain(*(_crossed(name, seeds, TRIO, TEXT_CAPACITIES) for name in TEXT)),
-        *_crossed(AGENTS_ALL, seeds, names, AGENTS_CAPACITIES[1:]),
+        *_crossed(AGENTS_ALL, seeds[:1], known, agents_all),
+        *_crossed(AGENTS, (0,), others, AGENTS_CAPACITIES),
+        *_crossed(AGENTS_ALL, seeds[1:], known, agents_all),
+        *_crossed(AGENTS_ALL, (0,), others, agents_all),
     ]
-    return sorted(tasks, key=lambda task: (task.seed > 0 and task.workload == AGENTS_ALL, task.seed))
 
 
 def adversarial_traces(seeds: range) -> list[Task]:
@@ -74,30 +85,36 @@ def adversarial_traces(seeds: range) -> list[Task]:
 def pinned(seeds: range) -> list[Task]:
     """Two tiers, and requests that hold their memory while they run."""
     policies = (OURS, *STOCK)
-    sizes = [("mooncake", ("2%", "4.5%", "20%")), (AGENTS, ("500k", "1M", "2M"))]
-    sizes += [(name, ("30%", "80%")) for name in GENERATORS]
-    tasks = [
+    write_back = (("mooncake", "4.5%"), (AGENTS, "1M"), ("scan", "30%"))
+    # Sizes in the order of what they tell.
+    sizes = [("mooncake", ("4.5%",)), (AGENTS, ("500k",)), *((name, ("30%",)) for name in GENERATORS)]
+    more = [("mooncake", ("20%", "2%")), (AGENTS, ("2M", "1M")), *((name, ("80%",)) for name in GENERATORS)]
+    return [
+        *_two_tiers(sizes, "1x", policies),
         *(
-            task
-            for (name, capacities), host in itertools.product(sizes, ("1x", "2x"))
-            for task in _crossed(name, seeds[:1], policies, capacities, host=host, pin_running=True)
+            Task(name, 0, policy, capacity, "1x", "write_back", True)
+            for name, capacity in write_back
+            for policy in policies
         ),
-        *(
-            task
-            for name, capacity in (("mooncake", "4.5%"), (AGENTS, "1M"), ("scan", "30%"))
-            for task in _crossed(
-                name, (0,), policies, (capacity,), host="1x", write_policy="write_back", pin_running=True
-            )
-        ),
+        *_two_tiers(sizes, "2x", policies),
+        *_two_tiers(more, "1x", policies),
+        *_two_tiers(more, "2x", policies),
     ]
-    return tasks
+
+
+def _two_tiers(sizes, host: str, policies) -> Iterator[Task]:
+    for name, capacities in sizes:
+        yield from _crossed(name, (0,), policies, capacities, host=host, pin_running=True)
 
 
 def ablation(seeds: range) -> list[Task]:
-    """The policy without one of its pieces at a time."""
-    tasks = [task for name, sizes in _ABLATED for task in _crossed(name, (0,), TRIO, sizes)]
-    for variant, (name, sizes) in itertools.product(VARIANTS, _ABLATED):
-        tasks += _crossed(name, (0,), (OURS,), sizes, variant=variant)
+    """The policy without one of its pieces at a time, and with more or less of it."""
+    tasks = [task for name, sizes in STUDIED for task in _crossed(name, (0,), TRIO, sizes)]
+    for name, sizes in STUDIED_BY_PRIORITY:
+        for variant in VARIANTS:
+            tasks += _crossed(name, (0,), (OURS,), sizes, variant=variant)
+        for setting, value in ABLATED_SETTINGS:
+            tasks += _crossed(name, (0,), (OURS,), sizes, settings=((setting, value),))
     return tasks
 
 
@@ -133,11 +150,12 @@ def varied_value(name: str, factor: float) -> float:
 
 def sensitivity(seeds: range) -> list[Task]:
     """Each setting four times as large and as small."""
-    tasks = [task for name, sizes in _VARIED for task in _crossed(name, (0,), (OURS,), sizes)]
-    for setting, factor in itertools.product(settings_read(), FACTORS):
-        changed = ((setting, varied_value(setting, factor)),)
-        for name, sizes in _VARIED:
-            tasks += _crossed(name, (0,), (OURS,), sizes, settings=changed)
+    sizes = STUDIED_BY_PRIORITY[:4]
+    tasks = [task for name, capacities in sizes for task in _crossed(name, (0,), (OURS,), capacities)]
+    for name, capacities in sizes:
+        for setting, factor in itertools.product(settings_read(), FACTORS):
+            changed = ((setting, varied_value(setting, factor)),)
+            tasks += _crossed(name, (0,), (OURS,), capacities, settings=changed)
     return tasks
 
 

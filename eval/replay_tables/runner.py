@@ -60,11 +60,11 @@ def run_task(task: Task) -> dict[str, Any]:
     surveyed = survey_of(task.workload, task.seed, task.is_smoke)
     device, host = pages_of(task.workload, task.seed, task.capacity, task.host, task.is_smoke)
     settings = dict(task.settings)
-    with applied(task.variant) as changed:
+    with applied(task.variant):
         row = replay_one(
             open_workload(task.workload, task.seed, task.is_smoke),
             task.policy,
-            PolicyConfig.from_mapping({**changed, **settings}),
+            PolicyConfig.from_mapping(settings),
             device,
             host,
             num_requests=surveyed.num_requests,

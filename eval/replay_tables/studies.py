@@ -22,15 +22,20 @@ def by_change(rows: Iterable[dict[str, Any]], change_of) -> dict[Any, dict[Cell,
     return found
 
 
+def _change(row: dict[str, Any]) -> str:
+    settings = ", ".join(f"`{name}` {value:g}" for name, value in row["settings"].items())
+    return row["variant"] or settings or row["policy"]
+
+
 def ablation(document: dict[str, Any]) -> str:
     """A row per variant: points to the policy as it is, at each size."""
     lines = header(
         document,
         "What each piece brings",
         "First rates in %, then points to `importance` as it is: below 0, the piece brings that much. A feature is taken away by giving it one "
-        "value. The objectives run without the guard, which would hide what they lose: compare them with `no guard`.",
+        "value; `ghost_factor` and `trim_tokens` at 0 switch the piece off. The objectives run without the guard, which would hide what they lose: compare them with `no guard`.",
     )
-    found = by_change(document["rows"], lambda row: row["variant"] or row["policy"])
+    found = by_change(document["rows"], _change)
     base = found.get(OURS, {})
     cells = list(base)
     rows = []

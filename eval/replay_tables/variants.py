@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from unittest.mock import patch
 
 import numpy as np
@@ -82,39 +82,30 @@ def whole_life(hazards: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """settings: of PolicyConfig. index: in place of `gittins_index`."""
+    """index: in place of `gittins_index`."""
 
-    settings: dict[str, float | str] = field(default_factory=dict)
     policy: type[GittinsPolicy] = GittinsPolicy
     index: Callable[[np.ndarray], np.ndarray] | None = None
 
 
 VARIANTS: dict[str, Variant] = {
     **{f"without {feature}": Variant(policy=without(feature)) for feature in FEATURES},
-    "no ghosts": Variant({"ghost_factor": 0}),
-    "ghosts 1x": Variant({"ghost_factor": 1}),
-    "ghosts 16x": Variant({"ghost_factor": 16}),
-    "whole leaves": Variant({"trim_tokens": 0}),
     "no guard": Variant(policy=Unguarded),
     "no guard, raw hazard": Variant(policy=Unguarded, index=raw_hazard),
     "no guard, P(reuse within 60 s)": Variant(policy=Unguarded, index=windowed(60)),
     "no guard, P(reuse within 600 s)": Variant(policy=Unguarded, index=windowed(600)),
     "no guard, hits per space-time of the whole life (as LHD)": Variant(policy=Unguarded, index=whole_life),
-    "prior_spans 0.5": Variant({"prior_spans": 0.5}),
-    "prior_spans 8": Variant({"prior_spans": 8}),
-    "law_half_life_s 1800": Variant({"law_half_life_s": 1800}),
-    "law_half_life_s 28800": Variant({"law_half_life_s": 28800}),
 }
 
 
 @contextmanager
-def applied(name: str) -> Iterator[dict[str, float | str]]:
-    """While it lasts, `importance` in this process is the variant, with the settings yielded; "" changes nothing."""
+def applied(name: str) -> Iterator[None]:
+    """While it lasts, `importance` in this process is the variant; "" changes nothing."""
     if not name:
-        yield {}
+        yield
         return
     variant = VARIANTS[name]
     entry = POLICIES["importance"]._replace(make=lambda config, seed: variant.policy(config))
     index = patch.object(reuse_law, "gittins_index", variant.index) if variant.index else nullcontext()
     with patch.dict(POLICIES, importance=entry), index:
-        yield variant.settings
+        yield

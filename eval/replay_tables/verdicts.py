@@ -1,6 +1,6 @@
 """The bars, and what meets them: from the rows of a result file to rates per cell and PASS or MISS.
 
-Rates are means over seeds. A cell counts once all its policies ran under a seed; verdicts use the figures as shown.
+Rates are means over seeds; verdicts use the figures as shown.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import Any
 
-from eval.replay_tables.plan import LRU, OURS
+from eval.replay_tables.plan import LRU, OURS, STOCK, TRIO
 from eval.replay_tables.workloads import AGENTS, AGENTS_ALL
 from radiximp.replay.run import BOUND
 
@@ -28,22 +28,26 @@ LOOP_POINTS = 2.0
 
 
 def grouped(rows: Iterable[dict[str, Any]]) -> dict[str, dict[Sizes, Rates]]:
-    """workload -> sizes -> rates, of the seeds under which every policy of the workload ran."""
+    """workload -> sizes -> rates, of the seeds under which lru, ours, the bound and SGLang's policies all ran.
+
+    A size that lacks one of them is left out; any other policy may lack seeds, or be missing.
+    """
     found: dict[str, dict[Sizes, Rates]] = {}
     for row in rows:
         sizes = (row["capacity"], row["host"], row["write_policy"])
         rates = found.setdefault(row["workload"], {}).setdefault(sizes, {})
         rates.setdefault(row["policy"], {})[row["seed"]] = row["hit_rate"]
-    for cells in found.values():
-        names = {name for rates in cells.values() for name in rates}
-        for rates in cells.values():
-            complete = set.intersection(*(set(rates.get(name, ())) for name in names))
-            for name in rates:
-                rates[name] = {seed: rate for seed, rate in rates[name].items() if seed in complete}
-    return {
-        name: {sizes: rates for sizes, rates in cells.items() if all(rates.values())}
-        for name, cells in found.items()
-    }
+    for workload, cells in found.items():
+        needed = {name for rates in cells.values() for name in rates if name in (*TRIO, *STOCK)}
+        for sizes, rates in cells.items():
+            complete = set.intersection(*(set(rates.get(name, ())) for name in needed))
+            kept = {
+                name: {seed: rate for seed, rate in by_seed.items() if seed in complete}
+                for name, by_seed in rates.items()
+            }
+            cells[sizes] = {name: by_seed for name, by_seed in kept.items() if by_seed}
+        found[workload] = {sizes: rates for sizes, rates in cells.items() if rates}
+    return found
 
 
 def percent(rates: dict[int, float]) -> float:
@@ -66,6 +70,11 @@ def worst_loss(rates: Rates) -> float:
 def best(rates: Rates, names: Sequence[str]) -> str:
     """The policy of `names` with the highest mean; the first of equals."""
     return max((name for name in names if name in rates), key=lambda name: fmean(rates[name].values()))
+
+
+def lead(rates: Rates, other: str) -> float:
+    """Mean points of ours over another policy, over the seeds under which that ran."""
+    return 100 * fmean(rates[OURS][seed] - rate for seed, rate in rates[other].items())
 
 
 def gap_closed(rates: Rates) -> float | None:
