@@ -13,6 +13,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+import orjson
 
 from eval.replay_tables.runner import progress, version_of
 from eval.replay_tables.workloads import open_workload, survey_of
@@ -102,10 +103,8 @@ def _has_libcachesim() -> bool:
 
 
 def run(folder: Path, is_smoke: bool, until_s: float) -> dict[str, Any]:
-    """Measure what is missing, largest tree last; writes cost.json."""
+    """Measure what is missing, trees by size; writes cost.json."""
     path = folder / "cost.json"
-    import orjson
-
     before = orjson.loads(path.read_bytes())["rows"] if path.is_file() else []
     version = version_of()
     rows = {(r["kind"], r["policy"], r["nodes"]): r for r in before if r["version"] == version}
