@@ -23,6 +23,10 @@ def _choice(default: str, choices: tuple[str, ...], text: str) -> Any:
     return dataclasses.field(default=default, metadata={"choices": choices, "help": text})
 
 
+def _text(text: str) -> Any:
+    return dataclasses.field(default="", metadata={"is_text": True, "help": text})
+
+
 @dataclasses.dataclass(frozen=True)
 class PolicyConfig:
     """Settings of the `importance` eviction policy. Numbers are inclusive ranges."""
@@ -56,6 +60,8 @@ class PolicyConfig:
     trim_tokens: int = _setting(
         64, 0, 1e9, "shortest tail that is cut off a long leaf to free a little; 0 drops whole leaves"
     )
+
+    record_path: str = _text("file to which cache operations are recorded, for `radiximp replay`; empty: none")
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -92,6 +98,10 @@ def _checked(field: dataclasses.Field, value: Any) -> Any:
     if choices is not None:
         if value not in choices:
             raise ConfigError(f"{field.name}: expected one of {', '.join(choices)}, got {value!r}")
+        return value
+    if field.metadata.get("is_text"):
+        if not isinstance(value, str):
+            raise ConfigError(f"{field.name}: expected a text, got {value!r}")
         return value
     low, high = field.metadata["low"], field.metadata["high"]
     if field.type == "bool":
