@@ -54,9 +54,13 @@ class GittinsPolicy(Policy):
         self.now_s = 0.0
         # Grows with every change of the curves; an index compares it with what it has seen.
         self.curves_version = 0
+        self.law = ReuseLaw(config.law_half_life_s, config.prior_spans, _MAX_SPANS, _MAX_CLASSES, _expected)
+        self.law.class_id(())
+        self._curves: list[Curve] = []
+        self._num_waiting = 0
         self.guard = Guard()
         self._ranks_as_lru = False
-        self.forget()
+        self._notices: list[str] = []
 
     def restart(self, now_s: float) -> None:
         """The tree was emptied: end all spans where they are; what was learned stays."""
@@ -66,6 +70,11 @@ class GittinsPolicy(Policy):
     def note_capacity(self, num_tokens: int) -> None:
         """How many tokens the cache holds when full, which the guard's lru is given too."""
         self.guard.shadow.capacity_tokens = num_tokens
+
+    def take_notices(self) -> list[str]:
+        """A line for each time that lru took over or gave back."""
+        notices, self._notices = self._notices, []
+        return notices
 
     def stats(self) -> dict[str, Any]:
         """Classes and evidence of the law; what the guard saw."""
@@ -83,11 +92,8 @@ class GittinsPolicy(Policy):
 
     def forget(self) -> None:
         """Back to a cold start: nothing learned (the model's weights changed)."""
-        config = self.config
-        self.law = ReuseLaw(config.law_half_life_s, config.prior_spans, _MAX_SPANS, _MAX_CLASSES, _expected)
-        self.law.class_id(())
-        self._curves: list[Curve] = []
-        self._num_waiting = 0
+        self.law.forget()
+        self._curves = []
 
     def record_uses(self, path: Path, now_s: float, tick: int) -> None:
         """Close the idle spans of the nodes, and count a return for each that was idle for longer than a burst."""
@@ -161,7 +167,9 @@ class GittinsPolicy(Policy):
                 index = self.law.refresh(now_s)
                 is_falling = (np.diff(index, axis=1) <= 0).all(axis=1).tolist()
                 self._curves = [Curve(*curve) for curve in zip(index.tolist(), is_falling, strict=True)]
-            self._ranks_as_lru = is_lru
+            if is_lru is not self._ranks_as_lru:
+                self._ranks_as_lru = is_lru
+                self._notices.append(self.guard.describe())
             self.curves_version += 1
             self._num_waiting = 0
 

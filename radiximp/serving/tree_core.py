@@ -17,8 +17,10 @@ from sglang.srt.utils.rank_consensus_checker import rank_consensus
 
 from radiximp.policy.clock import ArrivalClock
 from radiximp.policy.ghosts import GhostTable
+from radiximp.policy.gittins import GittinsPolicy
 from radiximp.policy.history import NodeHistory
 from radiximp.serving.finish import FinishReader
+from radiximp.serving.law_file import LawFile
 from radiximp.serving.strategy import building_tree_core
 from radiximp.serving.tree_annotations import TreeAnnotations
 from radiximp.serving.use_log import UseLog, leave_ghost, take_ghosts
@@ -42,6 +44,7 @@ class ImportanceTreeCore(TreeAnnotations, UnifiedTreeCore):
         self.num_sanity_checks = 0
         self.uses = UseLog(self)
         self.finishes = FinishReader()
+        self.law_file: LawFile | None = None
         self.ghosts = GhostTable(0)
         with building_tree_core():
             super().__init__(params, components)
@@ -63,6 +66,9 @@ class ImportanceTreeCore(TreeAnnotations, UnifiedTreeCore):
         the host holds."""
         self.finishes = FinishReader(tool_call_parser)
         self.policy.note_capacity(max(self._pool_tokens, host_tokens))
+        if self.config.law_path and isinstance(self.policy, GittinsPolicy):
+            self.law_file = LawFile(self.config.law_path, self.policy)
+            self.law_file.load()
         logger.info(
             "radiximp: policy %s on tree core %s, %s", self.policy.name, type(self).__name__, self.config
         )
