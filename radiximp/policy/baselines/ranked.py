@@ -33,6 +33,12 @@ class RankedPolicy:
     def advance(self, now_s: float) -> None:
         """Nothing: the order does not depend on the time."""
 
+    def restart(self, now_s: float) -> None:
+        """Nothing: the nodes' histories went with the tree."""
+
+    def note_capacity(self, num_tokens: int) -> None:
+        """Nothing: the order does not depend on it."""
+
     def forget(self) -> None:
         """Nothing is learned beside the nodes."""
 
