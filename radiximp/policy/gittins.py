@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from radiximp.config import PolicyConfig
-from radiximp.policy.base import Key, Leaf, Path
+from radiximp.policy.base import Key, Leaf, Path, Policy
 from radiximp.policy.class_index import ClassIndex, Curve
 from radiximp.policy.guard import Guard
 from radiximp.policy.history import NodeHistory
@@ -44,7 +44,7 @@ def _expected(features: Features) -> np.ndarray | float:
     return np.where(EDGES_S < _PATIENCE_S, _RETURN_FACTOR ** features[1], 1.0)
 
 
-class GittinsPolicy:
+class GittinsPolicy(Policy):
     """O(path) per request; a refresh of the tables every 64 requests, where evictions ask."""
 
     name = "importance"
@@ -66,6 +66,20 @@ class GittinsPolicy:
     def note_capacity(self, num_tokens: int) -> None:
         """How many tokens the cache holds when full, which the guard's lru is given too."""
         self.guard.shadow.capacity_tokens = num_tokens
+
+    def stats(self) -> dict[str, Any]:
+        """Classes and evidence of the law; what the guard saw."""
+        guard, asked = self.guard, self.guard.prompt_tokens
+        return {
+            "reuse_classes": self.law.num_classes,
+            "guard": {
+                "is_tripped": guard.is_tripped,
+                "trips": guard.num_trips,
+                "recent_loss_to_lru": guard.loss,
+                "hit_rate": guard.hit_tokens / asked if asked else None,
+                "shadow_lru_hit_rate": guard.shadow_hit_tokens / asked if asked else None,
+            },
+        }
 
     def forget(self) -> None:
         """Back to a cold start: nothing learned (the model's weights changed)."""

@@ -83,4 +83,6 @@ def _check_tree_cache(cache, ctx) -> None:
             f"--radix-eviction-policy {POLICY_NAME} needs the unified radix cache with radiximp's tree core, but "
             f"{type(cache).__name__} runs {type(core).__name__}; drop the flag or the option that chose that cache"
         )
-    core.start_serving(get_server_args().tool_call_parser)
+    controller = cache.cache_controller
+    host_tokens = 0 if controller is None else controller.mem_pool_host.size
+    core.start_serving(get_server_args().tool_call_parser, host_tokens)

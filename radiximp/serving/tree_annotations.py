@@ -232,6 +232,7 @@ class TreeAnnotations:
             "ghost_hits": self.ghosts.num_hits,
             "nodes": len(self._node_arena) - 1,
             "leaves": {"device": len(self.evictable_device_leaves), "host": len(self.evictable_host_leaves)},
+            **self.policy.stats(),
             "pinned_tokens": self.pinned_tokens,
             "pin_budget_tokens": self.pin_budget_tokens,
             "clock_s": self.clock.now_s(),

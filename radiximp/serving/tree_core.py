@@ -50,6 +50,7 @@ class ImportanceTreeCore(TreeAnnotations, UnifiedTreeCore):
         self.ghosts = GhostTable(self.config.ghost_factor)
         allocator = params.token_to_kv_pool_allocator
         self._pool_tokens = 0 if allocator is None else allocator.size
+        self.policy.note_capacity(self._pool_tokens)
         # A cut would lose state that lives at a node's end (SWA, Mamba), and lru drops whole leaves.
         self._can_cut = len(self.components) == 1 and not self.config.is_lru
         if self.config.is_lru:
@@ -57,9 +58,11 @@ class ImportanceTreeCore(TreeAnnotations, UnifiedTreeCore):
             self._touch_node = self._touch_and_rank
             self._match_post_processor = self._match_and_rank
 
-    def start_serving(self, tool_call_parser: str | None) -> None:
-        """Log, once per process, that this core is the one in use, and learn what a tool call looks like."""
+    def start_serving(self, tool_call_parser: str | None, host_tokens: int) -> None:
+        """Log, once per process, that this core is the one in use; learn what a tool call looks like and how much
+        the host holds."""
         self.finishes = FinishReader(tool_call_parser)
+        self.policy.note_capacity(max(self._pool_tokens, host_tokens))
         logger.info(
             "radiximp: policy %s on tree core %s, %s", self.policy.name, type(self).__name__, self.config
         )
