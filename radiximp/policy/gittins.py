@@ -33,7 +33,7 @@ _MAX_CLASSES = 1 << 11
 _RETURN_FACTOR = 2.0
 _PATIENCE_S = 512.0
 # Older is lower, whatever the class: with ties by oldest use this is lru.
-_LRU = Curve([float(-age_bin) for age_bin in range(NUM_BINS)], True)
+_LRU = Curve.of([float(-age_bin) for age_bin in range(NUM_BINS)])
 _FINISHES = {"": 0, "tool_use": 1, "end_turn": 2, "length": 3}
 
 
@@ -165,8 +165,7 @@ class GittinsPolicy(Policy):
                 self._curves = [_LRU] * self.law.num_classes
             else:
                 index = self.law.refresh(now_s)
-                is_falling = (np.diff(index, axis=1) <= 0).all(axis=1).tolist()
-                self._curves = [Curve(*curve) for curve in zip(index.tolist(), is_falling, strict=True)]
+                self._curves = [Curve.of(values) for values in index.tolist()]
             if is_lru is not self._ranks_as_lru:
                 self._ranks_as_lru = is_lru
                 self._notices.append(self.guard.describe())

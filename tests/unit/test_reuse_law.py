@@ -141,8 +141,7 @@ class FakeCurves:
         self.values = [[1.0] * NUM_BINS] * 3
 
     def curve(self, reuse_class: int) -> Curve:
-        values = self.values[reuse_class]
-        return Curve(values, all(a >= b for a, b in zip(values, values[1:], strict=False)))
+        return Curve.of(self.values[reuse_class])
 
 
 class ClassIndexMachine(RuleBasedStateMachine):
