@@ -23,12 +23,17 @@ def config_table() -> str:
     """One row per setting of `PolicyConfig`."""
     lines = ["| key | default | range | meaning |", "|---|---|---|---|"]
     for field in dataclasses.fields(PolicyConfig):
-        is_number = "low" in field.metadata
-        if is_number:
-            span = f"{field.metadata['low']:g} … {field.metadata['high']:g}"
-        else:
-            span = ", ".join(field.metadata.get("choices", ["a path"]))
-        default = f"{field.default:g}" if is_number else field.default
+        is_choice = "choices" in field.metadata
+        is_text = field.type == "str" and not is_choice
+        low, high = field.metadata.get("low"), field.metadata.get("high")
+        span = (
+            ", ".join(field.metadata["choices"])
+            if is_choice
+            else "text"
+            if is_text
+            else f"{low:g} … {high:g}"
+        )
+        default = field.default or '""' if is_choice or is_text else f"{field.default:g}"
         lines.append(f"| `{field.name}` | {default} | {span} | {field.metadata['help']} |")
     return "\n".join(lines)
 

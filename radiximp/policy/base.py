@@ -30,7 +30,9 @@ class Leaf(Protocol):
     priority: int
 
 
-class Policy(Protocol):
+class Policy:
+    """What a subclass leaves out does nothing; `key` and `new_index` it must define."""
+
     name: str
 
     def record_uses(self, path: Path, now_s: float, tick: int) -> None:
@@ -48,17 +50,27 @@ class Policy(Protocol):
     def advance(self, now_s: float) -> None:
         """Time has come to `now_s`. Keys change here and in the calls above, never in between."""
 
+    def note_capacity(self, num_tokens: int) -> None:
+        """How many tokens the cache holds when it is full, all tiers together."""
+
     def restart(self, now_s: float) -> None:
         """The tree was emptied: what was idle in it says nothing of reuse any more."""
 
-    def note_capacity(self, num_tokens: int) -> None:
-        """How many tokens the cache holds when it is full, all tiers together."""
+    def take_notices(self) -> list[str]:
+        """What an operator should read in the log, each once; the policy itself never logs."""
+        return []
+
+    def stats(self) -> dict[str, Any]:
+        """What people may want to know of the policy's state; plain JSON types."""
+        return {}
 
     def forget(self) -> None:
         """Drop all that was learned beside the nodes' histories (the model's weights changed)."""
 
     def key(self, leaf: Leaf) -> Key:
         """The leaf's place in the order as of the last `advance`."""
+        raise NotImplementedError
 
     def new_index(self, prefix_of: Callable[[Any], tuple]) -> set:
         """An empty index over leaves, ordered by (*prefix, *key, id)."""
+        raise NotImplementedError

@@ -14,14 +14,14 @@ from math import exp2
 from typing import Any
 
 from radiximp.config import PolicyConfig
-from radiximp.policy.base import Key, Leaf, Path
+from radiximp.policy.base import Key, Leaf, Path, Policy
 from radiximp.policy.leaf_index import LeafIndex
 
 # An unattended node keeps a positive score, so that its recency still orders it.
 _MIN_DENSITY = 1 / 64
 
 
-class ImportanceLRFU:
+class ImportanceLRFU(Policy):
     """O(1) per use and per key. `half_life_s` 0 is the limit in which only the last access counts."""
 
     name = "importance"
@@ -44,21 +44,6 @@ class ImportanceLRFU:
             history.last_use_s = now_s
             history.last_use_tick = tick
             tick += 1
-
-    def record_end(self, path: Path, finish: str, output_tokens: int, now_s: float) -> None:
-        """Nothing: how a request ended does not enter the score."""
-
-    def advance(self, now_s: float) -> None:
-        """Nothing: the order does not depend on the time."""
-
-    def restart(self, now_s: float) -> None:
-        """Nothing: the nodes' histories went with the tree."""
-
-    def note_capacity(self, num_tokens: int) -> None:
-        """Nothing: the order does not depend on it."""
-
-    def forget(self) -> None:
-        """Nothing is learned beside the nodes."""
 
     def key(self, leaf: Leaf) -> Key:
         """(log-domain score, tie-break by oldest use)."""

@@ -25,6 +25,10 @@ _BLOCK_PAGES = 64
 _MAX_BLOCKS = 1 << 16
 
 
+class RecordError(ValueError):
+    """The file is no record that this version can replay; the message is one line."""
+
+
 def page_ids(token_ids: np.ndarray, page_tokens: int, salt: int) -> np.ndarray:
     """[num_pages] uint32 (page_tokens 1) or uint64: equal for equal pages; token_ids: [num_tokens] int64, whole pages."""
     tokens = token_ids.view(np.uint64)

@@ -10,12 +10,8 @@ from typing import Any
 import orjson
 
 from radiximp.config import ConfigError, PolicyConfig
-from radiximp.replay.record_format import FORMAT, VERSION, KeyReader, read_lines
+from radiximp.replay.record_format import FORMAT, VERSION, KeyReader, RecordError, read_lines
 from radiximp.replay.recorded_tree import RecordedTree, UnknownNode
-
-
-class RecordError(ValueError):
-    """The file is no record that this version can replay; the message is one line."""
 
 
 @dataclass
@@ -51,21 +47,26 @@ def replay_record(path: Path) -> Replayed:
     """Replay a record to its end or the first difference; raises RecordError."""
     try:
         lines = read_lines(path)
-        tree, keys = _open(path, next(lines, None))
-        return _Replay(tree, keys).run(lines)
+        tree, keys = _open(next(lines, None))
+        found = _Replay(tree, keys).run(lines)
     except orjson.JSONDecodeError as error:
         raise RecordError(f"{path}: a line is not JSON: {error}") from None
+    except RecordError as error:
+        raise RecordError(f"{path}: {error}") from None
+    if found.stopped and not found.lookups + found.inserts + found.victims:
+        raise RecordError(f"{path}: nothing to replay: {found.stopped}")
+    return found
 
 
-def _open(path: Path, header: Any) -> tuple[RecordedTree, KeyReader]:
+def _open(header: Any) -> tuple[RecordedTree, KeyReader]:
     if not isinstance(header, dict) or header.get("format") != FORMAT:
-        raise RecordError(f"{path}: not an operation record")
+        raise RecordError("not an operation record")
     if header["version"] != VERSION:
-        raise RecordError(f"{path}: version {header['version']} of the format; this replay reads {VERSION}")
+        raise RecordError(f"version {header['version']} of the format; this replay reads {VERSION}")
     try:
         config = PolicyConfig.from_mapping(header["config"])
     except ConfigError as error:
-        raise RecordError(f"{path}: config: {error}") from None
+        raise RecordError(f"config: {error}") from None
     page_tokens = header["page_tokens"]
     return RecordedTree(config, page_tokens, header["pool_tokens"]), KeyReader(page_tokens)
 
@@ -97,6 +98,7 @@ class _Replay:
             "back_up": lambda number: tree.set_on_host(number, True),
             "drop_host": lambda number: tree.set_on_host(number, False),
             "load_back": lambda numbers: tree.load_back([tree.node(number) for number in numbers]),
+            "capacity": tree.policy.note_capacity,
             "flush": tree.flush,
             "forget": tree.policy.forget,
             "forget_blocks": self._forget_blocks,
@@ -120,6 +122,10 @@ class _Replay:
             except UnknownNode as node:
                 counts.difference = f"line {number} ({name}): the server has {node}, the replay has not"
                 return counts
+            except (TypeError, ValueError) as error:
+                raise RecordError(
+                    f"line {number}: {name} is not written so in this format: {error}"
+                ) from error
             counts.operations += 1
         return counts
 

@@ -31,6 +31,7 @@ class RecordedTree(ReplayTree):
             ghost_factor=0 if config.is_lru else config.ghost_factor,
             trim_tokens=0 if config.is_lru else config.trim_tokens,
         )
+        self.policy.note_capacity(pool_tokens)
         self._pool_pages = pool_tokens / page_tokens
         self._nodes: dict[int, Node] = {}
         self._inserted: tuple[str, np.ndarray] = ("", np.zeros(0, np.int64))

@@ -109,6 +109,9 @@ def replay_one(
         evicted_pages = None
     else:
         tree = new_tree(policy_name, config, trace.page_tokens, host_capacity_pages, write_policy, seed)
+        both_tiers = capacity_pages + host_capacity_pages
+        held_pages = both_tiers if write_policy == "write_back" else max(capacity_pages, host_capacity_pages)
+        tree.policy.note_capacity(held_pages * trace.page_tokens)
         starts = [num_warmup + part * (num_requests - num_warmup) // NUM_PARTS for part in range(NUM_PARTS)]
         found, evicted_pages = (_pinned if pin_running else _unpinned)(tree, requests, capacity_pages, starts)
     return Row(

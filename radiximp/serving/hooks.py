@@ -19,6 +19,7 @@ def register_hooks() -> None:
     cache = "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache"
     scheduler = "sglang.srt.managers.scheduler.Scheduler"
     checker = "sglang.srt.managers.scheduler_components.invariant_checker.SchedulerInvariantChecker"
+    weights = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
     time_stats = "sglang.srt.observability.req_time_stats.ReqTimeStatsBase"
     for target, hook, kind in (
         (f"{cache}.__init__", _choose_tree_core, HookType.BEFORE),
@@ -30,6 +31,7 @@ def register_hooks() -> None:
         ("sglang.srt.managers.schedule_batch.Req.__init__", namespaces.separate_lora, HookType.AFTER),
         (f"{time_stats}.__getstate__", requests.send_arrival, HookType.AFTER),
         (f"{scheduler}.handle_generate_request", requests.receive_arrival, HookType.BEFORE),
+        (f"{weights}.flush_cache_after_weight_update", _forget, HookType.BEFORE),
         (f"{checker}._check_tree_cache", _check_full_attention_tree, HookType.AFTER),
         (f"{scheduler}.get_internal_state", requests.add_stats, HookType.AFTER),
     ):
@@ -64,6 +66,13 @@ def _name_request(checkpoint_into_tree, cache, req, **kwargs):
         return checkpoint_into_tree(cache, req, **kwargs)
 
 
+def _forget(updater, *args, **kwargs) -> None:
+    # Other weights answer otherwise: what was learned of reuse goes, also where the cache is not flushed.
+    core = getattr(updater.scheduler.tree_cache, "tree_core", None)
+    if hasattr(core, "forget"):
+        core.forget()
+
+
 def _check_full_attention_tree(result, checker) -> None:
     # SGLang runs its tree check (SGLANG_ENABLE_TREE_CACHE_SANITY_CHECK) on SWA and Mamba models only.
     cache = checker.tree_cache
@@ -83,4 +92,6 @@ def _check_tree_cache(cache, ctx) -> None:
             f"--radix-eviction-policy {POLICY_NAME} needs the unified radix cache with radiximp's tree core, but "
             f"{type(cache).__name__} runs {type(core).__name__}; drop the flag or the option that chose that cache"
         )
-    core.start_serving(get_server_args().tool_call_parser)
+    controller = cache.cache_controller
+    host_tokens = 0 if controller is None else controller.mem_pool_host.size
+    core.start_serving(get_server_args().tool_call_parser, host_tokens)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 from radiximp.config import ConfigError, PolicyConfig
+from radiximp.replay.files import FileError, check_writable
 from radiximp.serving.strategy import POLICY_NAME
 
 HTTP_SERVER = "sglang.srt.entrypoints.http_server"
@@ -18,7 +20,11 @@ def check_server_args(server_args) -> None:
     if config is not None and not isinstance(config, dict):
         raise ConfigError(f"--radix-eviction-policy-config: expected a JSON object, got {config!r}")
     try:
-        PolicyConfig.from_mapping(config)
+        record_path = PolicyConfig.from_mapping(config).record_path
+        if record_path:
+            check_writable(Path(record_path))
+    except FileError as error:
+        raise ConfigError(f"--radix-eviction-policy-config: record_path: {error}") from None
     except ConfigError as error:
         raise ConfigError(f"--radix-eviction-policy-config: {error}") from None
     if server_args.disable_radix_cache:

@@ -40,7 +40,9 @@ class OperationRecorder:
         self._namespaces: dict[tuple, int] = {}
         self._waiting: list[bytes] = []
         self._raw = self.path.open("wb")
-        self._file: Any = gzip.GzipFile(fileobj=self._raw, mode="wb") if self.path.suffix == ".gz" else self._raw
+        self._file: Any = (
+            gzip.GzipFile(fileobj=self._raw, mode="wb") if self.path.suffix == ".gz" else self._raw
+        )
         self._next_flush_s = 0.0
         self.is_open = True
         self._write(header)

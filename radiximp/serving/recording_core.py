@@ -44,7 +44,7 @@ class RecordingTreeCore(ImportanceTreeCore):
 
     def _header(self) -> dict:
         config = dataclasses.asdict(self.config)
-        del config["record_path"]
+        del config["record_path"], config["law_path"]
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -54,6 +54,12 @@ class RecordingTreeCore(ImportanceTreeCore):
             "pool_tokens": self._pool_tokens,
             "config": config,
         }
+
+    def start_serving(self, tool_call_parser: str | None, host_tokens: int) -> None:
+        super().start_serving(tool_call_parser, host_tokens)
+        self.note("capacity", max(self._pool_tokens, host_tokens))
+        if self.law_file is not None:
+            self.recorder.stop("a law of reuse that was learned before (law_path) is not recorded")
 
     def _refusal(self) -> str | None:
         """Why this cache's victims do not follow from the operations that are recorded; None if they do."""

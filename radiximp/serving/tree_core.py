@@ -17,9 +17,11 @@ from sglang.srt.utils.rank_consensus_checker import rank_consensus
 
 from radiximp.policy.clock import ArrivalClock
 from radiximp.policy.ghosts import GhostTable, in_pieces
+from radiximp.policy.gittins import GittinsPolicy
 from radiximp.policy.history import NodeHistory
 from radiximp.policy.victims import VictimWalk, tail_tokens
 from radiximp.serving.finish import FinishReader
+from radiximp.serving.law_file import LawFile
 from radiximp.serving.strategy import building_tree_core
 from radiximp.serving.tree_annotations import TreeAnnotations
 from radiximp.serving.use_log import UseLog, leave_ghost, take_ghosts
@@ -43,6 +45,7 @@ class ImportanceTreeCore(TreeAnnotations, UnifiedTreeCore):
         self.num_sanity_checks = 0
         self.uses = UseLog(self)
         self.finishes = FinishReader()
+        self.law_file: LawFile | None = None
         self.ghosts = GhostTable(0)
         with building_tree_core():
             super().__init__(params, components)
@@ -51,6 +54,7 @@ class ImportanceTreeCore(TreeAnnotations, UnifiedTreeCore):
         self.ghosts = GhostTable(self.config.ghost_factor)
         allocator = params.token_to_kv_pool_allocator
         self._pool_tokens = 0 if allocator is None else allocator.size
+        self.policy.note_capacity(self._pool_tokens)
         # A cut would lose state that lives at a node's end (SWA, Mamba), and lru drops whole leaves.
         self._can_cut = len(self.components) == 1 and not self.config.is_lru
         if self.config.is_lru:
@@ -58,9 +62,14 @@ class ImportanceTreeCore(TreeAnnotations, UnifiedTreeCore):
             self._touch_node = self._touch_and_rank
             self._match_post_processor = self._match_and_rank
 
-    def start_serving(self, tool_call_parser: str | None) -> None:
-        """Log, once per process, that this core is the one in use, and learn what a tool call looks like."""
+    def start_serving(self, tool_call_parser: str | None, host_tokens: int) -> None:
+        """Log, once per process, that this core is the one in use; learn what a tool call looks like and how much
+        the host holds."""
         self.finishes = FinishReader(tool_call_parser)
+        self.policy.note_capacity(max(self._pool_tokens, host_tokens))
+        if self.config.law_path and isinstance(self.policy, GittinsPolicy):
+            self.law_file = LawFile(self.config.law_path, self.policy)
+            self.law_file.load()
         logger.info(
             "radiximp: policy %s on tree core %s, %s", self.policy.name, type(self).__name__, self.config
         )
@@ -173,9 +182,7 @@ class ImportanceTreeCore(TreeAnnotations, UnifiedTreeCore):
         self.settle()
         return VictimWalk(self.evictable_device_leaves, request_tokens, self.shortfall_tokens)
 
-    def next_victim(
-        self, walk: VictimWalk, freed_tokens: int, cache_actions: list
-    ) -> UnifiedTreeNode | None:
+    def next_victim(self, walk: VictimWalk, freed_tokens: int, cache_actions: list) -> UnifiedTreeNode | None:
         """The walk's next victim, cut to what is wanted of it; None when the walk is over."""
         choice = walk.next(freed_tokens)
         if choice is None:

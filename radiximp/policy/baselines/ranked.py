@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from radiximp.policy.base import Key, Leaf, Path
+from radiximp.policy.base import Leaf, Path, Policy
 from radiximp.policy.leaf_index import LeafIndex
 
 
-class RankedPolicy:
+class RankedPolicy(Policy):
     """A policy whose keys change only when their node is used. O(path) per request, O(1) per key."""
-
-    name: str
 
     def record_uses(self, path: Path, now_s: float, tick: int) -> None:
         """Count one use of each node; the subclass may add to it."""
@@ -26,19 +24,6 @@ class RankedPolicy:
 
     def _use(self, history: Any, num_tokens: int) -> None:
         """One node is used; its history is still as the last use left it."""
-
-    def record_end(self, path: Path, finish: str, output_tokens: int, now_s: float) -> None:
-        """Nothing: how a request ended does not enter the rank."""
-
-    def advance(self, now_s: float) -> None:
-        """Nothing: the order does not depend on the time."""
-
-    def forget(self) -> None:
-        """Nothing is learned beside the nodes."""
-
-    def key(self, leaf: Leaf) -> Key:
-        """The leaf's rank."""
-        raise NotImplementedError
 
     def new_index(self, prefix_of: Callable[[Any], tuple]) -> LeafIndex:
         """Leaves by rank."""
