@@ -8,8 +8,7 @@ A prompt is coded as (block, rest): whole blocks of 64 pages that were seen befo
 
 from __future__ import annotations
 
-import gzip
-import io
+import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ import orjson
 FORMAT = "radiximp operations"
 VERSION = 1
 _BLOCK_PAGES = 64
+_CHUNK_BYTES = 1 << 16
 # Bounds the writer's memory: beyond it all blocks are forgotten, on both sides, and named anew.
 _MAX_BLOCKS = 1 << 16
 
@@ -36,7 +36,7 @@ def page_ids(token_ids: np.ndarray, page_tokens: int, salt: int) -> np.ndarray:
         folded = ((tokens ^ (tokens >> np.uint64(32))) & np.uint64(0xFFFFFFFF)).astype(np.uint32)
         return _mix32(_mix32(folded ^ np.uint32(salt & 0xFFFFFFFF)) ^ np.uint32(salt >> 32))
     ids = np.full(len(tokens) // page_tokens, salt, np.uint64)
-    for column in tokens.reshape(-1, page_tokens).T:
+    for column in np.ascontiguousarray(tokens.reshape(-1, page_tokens).T):
         ids = _mix64(ids ^ column)
     return ids
 
@@ -112,7 +112,7 @@ def is_record(path: Path) -> bool:
     """Whether a file is an operation record, plain or gzip."""
     try:
         return FORMAT.encode() in next(_lines(path), b"")
-    except OSError:
+    except (OSError, RecordError):
         return False
 
 
@@ -123,14 +123,14 @@ def read_lines(path: Path) -> Iterator[Any]:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as raw:
-        is_gzip = raw.peek(2)[:2] == b"\x1f\x8b"
-        lines = io.BufferedReader(gzip.GzipFile(fileobj=raw)) if is_gzip else raw
-        while True:
-            try:
-                line = lines.readline()
-            except EOFError:
-                return
-            if not line.endswith(b"\n"):
-                return
-            yield line
+    """Whole lines only. Not through `gzip`, whose reader keeps back what comes last where the stream has no end."""
+    with path.open("rb") as file:
+        stream = zlib.decompressobj(wbits=31) if file.peek(2)[:2] == b"\x1f\x8b" else None
+        rest = b""
+        try:
+            while chunk := file.read(_CHUNK_BYTES):
+                text = rest + (stream.decompress(chunk) if stream else chunk)
+                *lines, rest = text.split(b"\n")
+                yield from lines
+        except zlib.error as error:
+            raise RecordError(f"not a whole gzip stream: {error}") from None

@@ -19,6 +19,7 @@ from radiximp.serving.tree_core import ImportanceTreeCore
 from radiximp.serving.use_log import UseLog, token_ids_of
 
 FULL = BASE_COMPONENT_TYPE
+_ADVANCE = ("advance",)
 
 
 class _RecordedUses(UseLog):
@@ -35,6 +36,7 @@ class RecordingTreeCore(ImportanceTreeCore):
     def __init__(self, params, components) -> None:
         self.recorder: OperationRecorder | None = None
         self._noted_s = 0.0
+        self._last: tuple = ()
         super().__init__(params, components)
         self.uses = _RecordedUses(self)
         self.recorder = OperationRecorder(self.config.record_path, self._header(), self.page_size)
@@ -80,6 +82,9 @@ class RecordingTreeCore(ImportanceTreeCore):
         if now_s != self._noted_s:
             self._noted_s = now_s
             self.recorder.note("at", now_s)
+        elif operation == self._last == _ADVANCE:
+            return  # the second changes nothing, and an idle server asks often
+        self._last = operation
         self.recorder.note(*operation)
 
     def _key(self, key) -> tuple[int, int, str]:
@@ -170,7 +175,7 @@ class RecordingTreeCore(ImportanceTreeCore):
 
     def settle(self) -> None:
         super().settle()
-        self.note("advance")
+        self.note(*_ADVANCE)
 
     def note_held(self) -> None:
         super().note_held()
