@@ -149,7 +149,7 @@ class GittinsPolicy(Policy):
     def _class_of(self, history: NodeHistory, finish: str, output_tokens: int) -> int:
         returns = min(4, history.num_returns.bit_length())
         gap = -1 if history.gap_log2_s is None else max(0, min(7, int((history.gap_log2_s + 2) / 2)))
-        answer = min(6, max(0, (output_tokens + 1).bit_length() - 5))
+        answer = min(3, max(0, (output_tokens + 1).bit_length() - 5) // 2)
         density = -1
         if history.importance is not None and self.config.importance_weight:
             density = max(0, min(3, int(math.log2(max(history.density, 1 / 64))) + 2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -20,9 +21,10 @@ def check_server_args(server_args) -> None:
     if config is not None and not isinstance(config, dict):
         raise ConfigError(f"--radix-eviction-policy-config: expected a JSON object, got {config!r}")
     try:
-        record_path = PolicyConfig.from_mapping(config).record_path
-        if record_path:
-            check_writable(Path(record_path))
+        settings = PolicyConfig.from_mapping(config)
+        _check_law_path(settings.law_path, server_args)
+        if settings.record_path:
+            check_writable(Path(settings.record_path))
     except FileError as error:
         raise ConfigError(f"--radix-eviction-policy-config: record_path: {error}") from None
     except ConfigError as error:
@@ -41,6 +43,18 @@ def check_server_args(server_args) -> None:
         from radiximp.serving.http import add_routes
 
         add_routes()
+
+
+def _check_law_path(law_path: str, server_args) -> None:
+    if not law_path:
+        return
+    if (getattr(server_args, "pp_size", 1) or 1) > 1:
+        raise ConfigError(
+            "law_path: not with --pp-size above 1, whose stages would not start from the same law"
+        )
+    folder = Path(law_path).absolute().parent
+    if Path(law_path).is_dir() or not os.access(folder, os.W_OK):
+        raise ConfigError(f"law_path: expected a file in a folder that can be written, got {law_path!r}")
 
 
 def _is_ours(server_args) -> bool:
