@@ -13,7 +13,7 @@ from radiximp.policy.history import NodeHistory
 from radiximp.policy.registry import make_policy
 from radiximp.policy.uses import record_use
 from radiximp.policy.victims import VictimWalk
-from radiximp.replay.tree import Node, ReplayTree, _agreed_pages
+from radiximp.replay.tree import Node, ReplayTree, agreed_pages
 
 
 class UnknownNode(Exception):
@@ -88,7 +88,7 @@ class RecordedTree(ReplayTree):
                 return
             self.tick += 1
             node.last_access_time = self.tick
-            agreed = _agreed_pages(node, page_ids[position:])
+            agreed = agreed_pages(node, page_ids[position:])
             if agreed < len(node):
                 rest, node = node, self._split(node, agreed)
                 self.tick += 2

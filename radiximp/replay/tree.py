@@ -50,7 +50,7 @@ class Node:
         return len(self.page_ids)
 
 
-def _agreed_pages(node: Node, page_ids: np.ndarray) -> int:
+def agreed_pages(node: Node, page_ids: np.ndarray) -> int:
     """How many pages of a node `page_ids` begins with."""
     length = min(len(node), len(page_ids))
     differ = node.page_ids[:length] != page_ids[:length]
@@ -105,7 +105,7 @@ class ReplayTree:
             child = node.children.get(int(page_ids[position]))
             if child is None:
                 break
-            agreed = _agreed_pages(child, page_ids[position:])
+            agreed = agreed_pages(child, page_ids[position:])
             if agreed < len(child):
                 # As in SGLang, to be cut by a prompt counts as an access of the rest.
                 self.tick += 1
