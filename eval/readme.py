@@ -13,6 +13,9 @@ import json
 import sys
 from pathlib import Path
 
+from eval.replay_tables import runner, tables
+from eval.replay_tables.verdicts import grouped, verdict
+from eval.replay_tables.workloads import TEXT
 from radiximp.config import PolicyConfig
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -73,9 +76,43 @@ def equivalence() -> str:
     )
 
 
+def _ran(document: dict) -> str:
+    planned, num_ran = document["cells"], len(document["rows"])
+    all_of_them = f"{num_ran:,} cells" if num_ran == planned else f"{num_ran:,} of {planned:,} planned cells"
+    return f"`python -m eval.replay_tables --part {document['part']}`, {all_of_them}"
+
+
+def replay() -> str:
+    """Public traces and traces made to hurt, as the newest replay found them."""
+    main = runner.read_part("main", RESULTS / "replay")
+    hurt = runner.read_part("adversarial", RESULTS / "replay")
+    text_cells = [
+        verdict(name, capacity, rates)[1]
+        for name, cells in grouped(main["rows"]).items()
+        for (capacity, *_), rates in cells.items()
+        if name in TEXT
+    ]
+    missed = sum(text != "PASS" for text in text_cells)
+    lines = [
+        f"Prompt tokens found cached in %, last 80 % of the requests, one tier, nothing pinned ({_ran(main)}); "
+        "a MISS is a bar that was set beforehand and not reached, or less than `lru` under any seed:",
+        "",
+        *tables.headline(main, is_short=True),
+        "",
+        f"On four small traces of text `importance` is below `lru` in {missed} of {len(text_cells)} sizes; these, every policy at every size, "
+        "two tiers with pinned requests, ablations, settings and costs: [`eval/results/replay/`](eval/results/replay/).",
+        "",
+        f"Traces made to hurt: points of `importance` over `lru` at shares of a 2,000-page working set ({_ran(hurt)}):",
+        "",
+        *tables.adversarial_summary(hurt),
+    ]
+    return "\n".join(lines)
+
+
 def generated(text: str) -> str:
-    """`text` with both marked parts written anew."""
-    for name, body in (("config", config_table()), ("results", f"{tree_speed()}\n\n{equivalence()}")):
+    """`text` with the marked parts written anew."""
+    results = f"{tree_speed()}\n\n{equivalence()}"
+    for name, body in (("config", config_table()), ("replay", replay()), ("results", results)):
         begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
         head, _, rest = text.partition(begin)
         text = f"{head}{begin}\n{body}\n{end}{rest.partition(end)[2]}"
