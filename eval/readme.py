@@ -27,9 +27,16 @@ def config_table() -> str:
     lines = ["| key | default | range | meaning |", "|---|---|---|---|"]
     for field in dataclasses.fields(PolicyConfig):
         is_choice = "choices" in field.metadata
+        is_text = field.type == "str" and not is_choice
         low, high = field.metadata.get("low"), field.metadata.get("high")
-        span = ", ".join(field.metadata["choices"]) if is_choice else f"{low:g} … {high:g}"
-        default = field.default if is_choice else f"{field.default:g}"
+        span = (
+            ", ".join(field.metadata["choices"])
+            if is_choice
+            else "text"
+            if is_text
+            else f"{low:g} … {high:g}"
+        )
+        default = field.default or '""' if is_choice or is_text else f"{field.default:g}"
         lines.append(f"| `{field.name}` | {default} | {span} | {field.metadata['help']} |")
     return "\n".join(lines)
 

@@ -23,6 +23,10 @@ def _choice(default: str, choices: tuple[str, ...], text: str) -> Any:
     return dataclasses.field(default=default, metadata={"choices": choices, "help": text})
 
 
+def _text(default: str, text: str) -> Any:
+    return dataclasses.field(default=default, metadata={"help": text})
+
+
 @dataclasses.dataclass(frozen=True)
 class PolicyConfig:
     """Settings of the `importance` eviction policy. Numbers are inclusive ranges."""
@@ -53,8 +57,13 @@ class PolicyConfig:
         4, 0, 1000, "evicted nodes remembered, as a multiple of the most nodes ever held"
     )
     pin_fraction: float = _setting(0.25, 0, 1, "share of the device pool that pins may protect")
+    law_path: str = _text("", "file that keeps the learned law of reuse over restarts; empty keeps none")
     trim_tokens: int = _setting(
         64, 0, 1e9, "shortest tail that is cut off a long leaf to free a little; 0 drops whole leaves"
+    )
+
+    record_path: str = _text(
+        "", "file to which cache operations are recorded, for `radiximp replay`; empty: none"
     )
 
     def __post_init__(self) -> None:
@@ -92,6 +101,10 @@ def _checked(field: dataclasses.Field, value: Any) -> Any:
     if choices is not None:
         if value not in choices:
             raise ConfigError(f"{field.name}: expected one of {', '.join(choices)}, got {value!r}")
+        return value
+    if field.type == "str":
+        if not isinstance(value, str) or "\0" in value:
+            raise ConfigError(f"{field.name}: expected a text, got {value!r}")
         return value
     low, high = field.metadata["low"], field.metadata["high"]
     if field.type == "bool":

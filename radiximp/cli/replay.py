@@ -18,6 +18,8 @@ from radiximp.config import PolicyConfig
 from radiximp.replay import files, plot, table
 from radiximp.replay.capacity import Capacity, parse_capacities, tokens_text
 from radiximp.replay.grid import Cell, Source
+from radiximp.replay.record_format import is_record
+from radiximp.replay.recorded import replay_record
 from radiximp.replay.run import BOUND, POLICY_NAMES, Row
 from radiximp.replay.survey import Survey
 
@@ -26,7 +28,13 @@ Groups = dict[tuple[str, str], dict[str, list[Row]]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("traces", nargs="+", type=Path, metavar="TRACE", help="trace files, plain or gzip")
+    parser.add_argument(
+        "traces",
+        nargs="+",
+        type=Path,
+        metavar="TRACE",
+        help="trace files, plain or gzip; or what a server recorded (record_path), to be replayed as it was",
+    )
     parser.add_argument(
         "--policy", default="lru,importance", metavar="LIST", help=f"of {', '.join(POLICY_NAMES)}"
     )
@@ -44,9 +52,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print a table per trace; 0 unless `CommandError` is raised."""
+    """Print a table per trace, 0; or a verdict per record, 1 if a replay differs. User errors raise `CommandError`."""
     with options.user_errors():
-        return _run(args)
+        are_records = [is_record(path) for path in args.traces]
+        if not any(are_records):
+            return _run(args)
+        if not all(are_records):
+            raise CommandError("a server's records and traces are replayed apart: name one kind only")
+        return _replay_records(args.traces)
+
+
+def _replay_records(paths: list[Path]) -> int:
+    """Hold the policy to each record; policy, configuration and sizes are the record's own."""
+    are_equal = True
+    for path in paths:
+        found = replay_record(path)
+        print(f"{path}: {found.verdict()}")
+        are_equal &= found.difference is None
+    return 0 if are_equal else 1
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -18,6 +18,7 @@ from radiximp.config import ConfigError, PolicyConfig
 from radiximp.replay import files, grid, plot, table
 from radiximp.replay.capacity import CapacityError
 from radiximp.replay.readers import FORMATS
+from radiximp.replay.record_format import RecordError
 from radiximp.replay.run import WRITE_POLICIES
 from radiximp.replay.survey import Survey
 from radiximp.replay.trace import TraceError
@@ -63,7 +64,7 @@ def user_errors() -> Iterator[None]:
     try:
         yield
     except (
-        TraceError, CapacityError, ConfigError, WorkerError, files.FileError, plot.PlotError
+        TraceError, RecordError, CapacityError, ConfigError, WorkerError, files.FileError, plot.PlotError
     ) as error:  # fmt: skip
         raise CommandError(str(error)) from error
     except OSError as error:

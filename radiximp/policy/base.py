@@ -56,6 +56,10 @@ class Policy:
     def restart(self, now_s: float) -> None:
         """The tree was emptied: what was idle in it says nothing of reuse any more."""
 
+    def take_notices(self) -> list[str]:
+        """What an operator should read in the log, each once; the policy itself never logs."""
+        return []
+
     def stats(self) -> dict[str, Any]:
         """What people may want to know of the policy's state; plain JSON types."""
         return {}

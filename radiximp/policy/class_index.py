@@ -8,6 +8,7 @@ bin. A candidate is looked for again only when its group changes, a bin edge cou
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,10 +24,15 @@ _NUM_BINS = len(_EDGES)
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Value per age bin, and whether it only falls from one bin to the next."""
+    """Value per age bin, and for each bin the lowest value of the younger ones."""
 
     values: Sequence[float]
-    is_falling: bool
+    lowest_younger: Sequence[float]
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Curve:
+        """The curve with these values, [num_bins]."""
+        return cls(values, [math.inf, *itertools.accumulate(values[:-1], min)])
 
 
 def _enters_bin_s(entry: tuple, age_bin: int) -> float:
@@ -163,22 +169,16 @@ class ClassIndex(set):
             del self._groups[group_key]
             return
         prefix, reuse_class = group_key
-        curve = self._policy.curve(reuse_class)
-        best, value, until_s = (
-            self._oldest(leaves, curve) if curve.is_falling else self._lowest(leaves, curve)
-        )
+        best, value, until_s = self._lowest(leaves, self._policy.curve(reuse_class))
         heapq.heappush(self._candidates, (prefix, value, *best[:3], group.version, group_key, best[3]))
         if until_s < math.inf:
             heapq.heappush(self._recheck, (until_s, group.version, group_key))
 
-    def _oldest(self, leaves: SortedKeyList, curve: Curve) -> tuple[tuple, float, float]:
-        """(candidate, its value, until when) where value only falls with age."""
-        best = leaves[0]
-        age_bin = bin_of(self._policy.now_s - best[0])
-        return best, curve.values[age_bin], _enters_bin_s(best, age_bin + 1)
-
     def _lowest(self, leaves: SortedKeyList, curve: Curve) -> tuple[tuple, float, float]:
-        """The same for any curve: one bisection per occupied bin, from old to young."""
+        """(candidate, its value, until when); from old to young, as far as a younger bin may be lower.
+
+        One bisection per occupied bin; one in all where value falls with age, as it mostly does.
+        """
         now_s, values = self._policy.now_s, curve.values
         best, best_bin, value, position = None, 0, math.inf, 0
         occupied = []
@@ -191,6 +191,11 @@ class ClassIndex(set):
             if age_bin == 0:
                 break  # all that follow are in it too, those used after `now_s` included
             position = self._end_of_bin(leaves, position + 1, age_bin)
+            if curve.lowest_younger[age_bin] >= value:
+                occupied.extend(
+                    (bin_of(now_s - younger[0]), younger) for younger in leaves[position : position + 1]
+                )
+                break
         until_s = _enters_bin_s(best, best_bin + 1)
         # The oldest leaf on the young side of a bin that ranks as low or lower is the first to enter it.
         following = iter([*occupied, None])

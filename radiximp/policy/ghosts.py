@@ -6,6 +6,7 @@ Keys are content digests that include the tenant's namespace: tenants never shar
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -113,6 +114,18 @@ class GhostTable:
         self._segments.clear()
         self._first_tokens.clear()
         self.num_tokens = 0
+
+
+def in_pieces(
+    found: Sequence[tuple[int, NodeHistory]], num_tokens: int
+) -> Iterator[tuple[int, int, NodeHistory | None]]:
+    """(start, end, history) of the pieces that new content becomes: those that `take` found, then the rest with None."""
+    start = 0
+    for end, history in found:
+        yield start, end, history
+        start = end
+    if start < num_tokens:
+        yield start, num_tokens, None
 
 
 def _common_tokens(one: np.ndarray, other: np.ndarray, page_tokens: int) -> int:

@@ -33,7 +33,7 @@ _MAX_CLASSES = 1 << 11
 _RETURN_FACTOR = 2.0
 _PATIENCE_S = 512.0
 # Older is lower, whatever the class: with ties by oldest use this is lru.
-_LRU = Curve([float(-age_bin) for age_bin in range(NUM_BINS)], True)
+_LRU = Curve.of([float(-age_bin) for age_bin in range(NUM_BINS)])
 _FINISHES = {"": 0, "tool_use": 1, "end_turn": 2, "length": 3}
 
 
@@ -54,9 +54,13 @@ class GittinsPolicy(Policy):
         self.now_s = 0.0
         # Grows with every change of the curves; an index compares it with what it has seen.
         self.curves_version = 0
+        self.law = ReuseLaw(config.law_half_life_s, config.prior_spans, _MAX_SPANS, _MAX_CLASSES, _expected)
+        self.law.class_id(())
+        self._curves: list[Curve] = []
+        self._num_waiting = 0
         self.guard = Guard()
         self._ranks_as_lru = False
-        self.forget()
+        self._notices: list[str] = []
 
     def restart(self, now_s: float) -> None:
         """The tree was emptied: end all spans where they are; what was learned stays."""
@@ -66,6 +70,11 @@ class GittinsPolicy(Policy):
     def note_capacity(self, num_tokens: int) -> None:
         """How many tokens the cache holds when full, which the guard's lru is given too."""
         self.guard.shadow.capacity_tokens = num_tokens
+
+    def take_notices(self) -> list[str]:
+        """A line for each time that lru took over or gave back."""
+        notices, self._notices = self._notices, []
+        return notices
 
     def stats(self) -> dict[str, Any]:
         """Classes and evidence of the law; what the guard saw."""
@@ -83,11 +92,8 @@ class GittinsPolicy(Policy):
 
     def forget(self) -> None:
         """Back to a cold start: nothing learned (the model's weights changed)."""
-        config = self.config
-        self.law = ReuseLaw(config.law_half_life_s, config.prior_spans, _MAX_SPANS, _MAX_CLASSES, _expected)
-        self.law.class_id(())
-        self._curves: list[Curve] = []
-        self._num_waiting = 0
+        self.law.forget()
+        self._curves = []
 
     def record_uses(self, path: Path, now_s: float, tick: int) -> None:
         """Close the idle spans of the nodes, and count a return for each that was idle for longer than a burst."""
@@ -143,7 +149,7 @@ class GittinsPolicy(Policy):
     def _class_of(self, history: NodeHistory, finish: str, output_tokens: int) -> int:
         returns = min(4, history.num_returns.bit_length())
         gap = -1 if history.gap_log2_s is None else max(0, min(7, int((history.gap_log2_s + 2) / 2)))
-        answer = min(6, max(0, (output_tokens + 1).bit_length() - 5))
+        answer = min(3, max(0, (output_tokens + 1).bit_length() - 5) // 2)
         density = -1
         if history.importance is not None and self.config.importance_weight:
             density = max(0, min(3, int(math.log2(max(history.density, 1 / 64))) + 2))
@@ -159,9 +165,10 @@ class GittinsPolicy(Policy):
                 self._curves = [_LRU] * self.law.num_classes
             else:
                 index = self.law.refresh(now_s)
-                is_falling = (np.diff(index, axis=1) <= 0).all(axis=1).tolist()
-                self._curves = [Curve(*curve) for curve in zip(index.tolist(), is_falling, strict=True)]
-            self._ranks_as_lru = is_lru
+                self._curves = [Curve.of(values) for values in index.tolist()]
+            if is_lru is not self._ranks_as_lru:
+                self._ranks_as_lru = is_lru
+                self._notices.append(self.guard.describe())
             self.curves_version += 1
             self._num_waiting = 0
 

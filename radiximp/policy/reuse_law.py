@@ -62,6 +62,7 @@ class ReuseLaw:
         self._span_tokens = np.zeros(max_spans)
         self.num_spans = 0
         self._opened_tokens = 0.0
+        self._adopted_span_tokens = 1.0
         self._rescaled_s = 0.0
 
     @property
@@ -114,11 +115,43 @@ class ReuseLaw:
         if span >= self.num_spans - len(self._span_class):
             self._span_tokens[slot] = max(self._span_tokens[slot] - num_tokens, 0.0)
 
+    def forget(self) -> None:
+        """Drop all evidence; classes and spans keep their numbers, which nodes hold."""
+        self._reuse[:] = 0
+        self._exposure_s[:] = 0
+        self._span_tokens[:] = 0
+
     def end_spans(self, now_s: float) -> None:
         """Count what is idle up to now, and watch it no longer."""
         if self.num_classes:
             self._exposure_s[: self.num_classes] += self._idle_exposure_s(now_s) * self._boost(now_s)
         self._span_tokens[:] = 0
+
+    def evidence(self, now_s: float) -> tuple[list[Features], np.ndarray, np.ndarray]:
+        """(classes, reused tokens, idle token-seconds) as of now, each [num_classes, num_bins]; changes nothing."""
+        scale, num_classes = 1 / self._boost(now_s), self.num_classes
+        exposure_s = self._exposure_s[:num_classes] * scale + self._idle_exposure_s(now_s)
+        return list(self._classes), self._reuse[:num_classes] * scale, exposure_s
+
+    def adopt(
+        self, classes: list[Features], reuse: np.ndarray, exposure_s: np.ndarray, mean_span_tokens: float
+    ) -> None:
+        """Start from evidence that another law gathered; this one must not have seen a span."""
+        if self.num_spans:
+            raise ValueError("a law that has seen uses cannot adopt another's evidence")
+        self._classes = {features: number for number, features in enumerate(classes[: self._max_classes])}
+        size = max(64, len(self._classes))
+        self._reuse, self._exposure_s = np.zeros((2, size, NUM_BINS))
+        self._reuse[: self.num_classes] = reuse[: self.num_classes]
+        self._exposure_s[: self.num_classes] = exposure_s[: self.num_classes]
+        self._adopted_span_tokens = mean_span_tokens
+
+    @property
+    def mean_span_tokens(self) -> float:
+        """Average tokens of a span, which is the unit of the prior's strength."""
+        if not self.num_spans:
+            return self._adopted_span_tokens
+        return max(self._opened_tokens, 1.0) / self.num_spans
 
     def _boost(self, now_s: float) -> float:
         # Newer evidence weighs more, instead of older less; a refresh scales all of it back.
@@ -157,7 +190,7 @@ class ReuseLaw:
 
     def _smoothed(self, reuse: np.ndarray, exposure_s: np.ndarray) -> np.ndarray:
         """Hazards: each class's evidence, backed off to the class without its last feature, and so on."""
-        prior = self._prior_spans * max(self._opened_tokens, 1.0) / max(self.num_spans, 1)
+        prior = self._prior_spans * self.mean_span_tokens
         hazards = np.broadcast_to(_COLD_HAZARD, reuse.shape)
         num_pooled = np.zeros(len(reuse))
         for level in range(max(map(len, self._classes)) + 1):

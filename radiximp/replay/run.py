@@ -145,14 +145,13 @@ def new_tree(
     """An empty cache under a policy. Where a policy has ghosts or trims, the config says how many and how short."""
     entry = POLICIES[policy_name]
     is_lru = policy_name == "importance" and config.is_lru
-    trims = entry.trims and config.trim_tokens and not is_lru
     return ReplayTree(
         make_named_policy(policy_name, config, seed),
         page_tokens,
         host_capacity_pages,
         write_policy,
-        config.ghost_factor if entry.has_ghosts else 0,
-        max(1, config.trim_tokens // page_tokens) if trims else None,
+        config.ghost_factor if entry.has_ghosts and not is_lru else 0,
+        config.trim_tokens if entry.trims and not is_lru else 0,
     )
 
 

@@ -12,9 +12,10 @@ from hashlib import blake2b
 import numpy as np
 
 from radiximp.policy.base import Policy
-from radiximp.policy.ghosts import GhostTable
+from radiximp.policy.ghosts import GhostTable, in_pieces
 from radiximp.policy.history import NodeHistory
 from radiximp.policy.prefix_digest import extended, namespace_hasher
+from radiximp.policy.victims import tail_tokens
 
 # As in SGLang, `write_through_selective` copies what was used this often.
 _SELECTIVE_HIT_COUNT = 2
@@ -25,7 +26,8 @@ class Node:
 
     __slots__ = (
         "id", "parent", "children", "page_ids", "history", "hasher", "last_access_time", "creation_time",
-        "hit_count", "priority", "num_locks", "is_on_device", "is_on_host", "num_device_children",
+        "hit_count", "priority", "num_locks", "num_host_locks", "host_lock", "is_on_device", "is_on_host",
+        "num_device_children",
     )  # fmt: skip
 
     def __init__(self, node_id: int, parent: Node | None, page_ids: np.ndarray, tick: int) -> None:
@@ -38,13 +40,22 @@ class Node:
         self.last_access_time = self.creation_time = tick
         self.hit_count = 0
         self.priority = 0
-        self.num_locks = 0
+        self.num_locks = self.num_host_locks = 0
+        self.host_lock: int | None = None
         self.is_on_device = True
         self.is_on_host = False
         self.num_device_children = 0
 
     def __len__(self) -> int:
         return len(self.page_ids)
+
+
+def agreed_pages(node: Node, page_ids: np.ndarray) -> int:
+    """How many pages of a node `page_ids` begins with."""
+    length = min(len(node), len(page_ids))
+    differ = node.page_ids[:length] != page_ids[:length]
+    first = int(differ.argmax())
+    return first if differ[first] else length
 
 
 class ReplayTree:
@@ -57,13 +68,13 @@ class ReplayTree:
         host_capacity_pages: int = 0,
         write_policy: str = "write_through",
         ghost_factor: float = 4,
-        trim_pages: int | None = 1,
+        trim_tokens: int = 1,
     ) -> None:
         self.policy = policy
         self.page_tokens = page_tokens
         self.host_capacity_pages = host_capacity_pages
         self.write_policy = write_policy
-        self.trim_pages = trim_pages
+        self.trim_tokens = trim_tokens
         self.ghosts = GhostTable(ghost_factor)
         self.device_leaves = policy.new_index(lambda leaf: ())
         self.host_leaves = policy.new_index(lambda leaf: ())
@@ -94,11 +105,7 @@ class ReplayTree:
             child = node.children.get(int(page_ids[position]))
             if child is None:
                 break
-            length = min(len(child), len(page_ids) - position)
-            differ = child.page_ids[:length] != page_ids[position : position + length]
-            agreed = int(differ.argmax())
-            if not differ[agreed]:
-                agreed = length
+            agreed = agreed_pages(child, page_ids[position:])
             if agreed < len(child):
                 # As in SGLang, to be cut by a prompt counts as an access of the rest.
                 self.tick += 1
@@ -108,8 +115,6 @@ class ReplayTree:
             child.last_access_time = self.tick
             path.append(child)
             position += agreed
-            if agreed < length:
-                break
             node = child
         self._touch(path)
         return path
@@ -121,7 +126,8 @@ class ReplayTree:
         head.history = node.history.split(head_pages, len(node))
         head.creation_time, head.hit_count, head.priority = node.creation_time, node.hit_count, node.priority
         head.is_on_device, head.is_on_host = node.is_on_device, node.is_on_host
-        head.num_locks = node.num_locks
+        head.num_locks, head.num_host_locks = node.num_locks, node.num_host_locks
+        head.host_lock, node.host_lock = node.host_lock, None
         head.num_device_children = int(node.is_on_device)
         node.parent.children[int(head.page_ids[0])] = head
         node.page_ids = node.page_ids[head_pages:].copy()
@@ -136,19 +142,20 @@ class ReplayTree:
         if len(page_ids) == 0:
             return
         parent = path[-1] if path else self.root(namespace)
-        start, is_known = 0, self.ghosts.may_know(int(page_ids[0]))
-        pieces = self.ghosts.take(self._hasher(parent), page_ids, 1) if is_known else []
-        for end, history in pieces:
-            parent = self._add(parent, page_ids[start:end])
-            parent.history = history
-            path.append(parent)
-            start = end
-        if start < len(page_ids):
-            continues = bool(path) and not parent.children
-            child = self._add(parent, page_ids[start:])
-            if continues:
-                child.history.follow(parent.history)
-            path.append(child)
+        is_known = self.ghosts.may_know(int(page_ids[0]))
+        found = self.ghosts.take(self._hasher(parent), page_ids, 1) if is_known else []
+        for start, end, ghost in in_pieces(found, len(page_ids)):
+            is_next_turn = parent.parent is not None and not parent.children
+            node = self._add(parent, page_ids[start:end])
+            if ghost is not None:
+                node.history = ghost
+            elif is_next_turn:
+                node.history.follow(parent.history)
+            path.append(node)
+            parent = node
+        self._note_held()
+
+    def _note_held(self) -> None:
         self.ghosts.note_held(self.num_nodes, self.device_pages + self.host_pages)
 
     def _add(self, parent: Node, page_ids: np.ndarray) -> Node:
@@ -239,7 +246,7 @@ class ReplayTree:
             victim = self.device_leaves.first()
             if victim is None:
                 break
-            victim = self._tail(victim, num_pages - freed)
+            victim = self._tail(victim, (num_pages - freed) * self.page_tokens)
             freed += len(victim)
             self.num_evicted_pages["device"] += len(victim)
             self.on_victim(victim, "device")
@@ -248,12 +255,12 @@ class ReplayTree:
             self._drop_from_device(victim)
         return freed
 
-    def _tail(self, leaf: Node, wanted_pages: int) -> Node:
-        """The leaf, cut to the tail that is wanted, with a sixteenth of it as the least."""
-        if self.trim_pages is not None:
-            tail_pages = max(wanted_pages, self.trim_pages, len(leaf) // 16)
-            if tail_pages < len(leaf):
-                self._split(leaf, len(leaf) - tail_pages)
+    def _tail(self, leaf: Node, wanted_tokens: int) -> Node:
+        """The leaf, cut to the tail that goes."""
+        leaf_tokens = len(leaf) * self.page_tokens
+        num_tokens = tail_tokens(leaf_tokens, wanted_tokens, self.trim_tokens, self.page_tokens)
+        if num_tokens < leaf_tokens:
+            self._split(leaf, len(leaf) - num_tokens // self.page_tokens)
         return leaf
 
     def _back_up_chain(self, node: Node) -> None:
@@ -308,7 +315,7 @@ class ReplayTree:
             self.device_leaves.add(node)
         else:
             self.device_leaves.discard(node)
-        if is_free and not node.is_on_device and not node.children:
+        if is_free and not (node.is_on_device or node.children or node.num_host_locks):
             self.host_leaves.add(node)
         else:
             self.host_leaves.discard(node)

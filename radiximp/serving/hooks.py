@@ -19,6 +19,7 @@ def register_hooks() -> None:
     cache = "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache"
     scheduler = "sglang.srt.managers.scheduler.Scheduler"
     checker = "sglang.srt.managers.scheduler_components.invariant_checker.SchedulerInvariantChecker"
+    weights = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
     time_stats = "sglang.srt.observability.req_time_stats.ReqTimeStatsBase"
     for target, hook, kind in (
         (f"{cache}.__init__", _choose_tree_core, HookType.BEFORE),
@@ -30,6 +31,7 @@ def register_hooks() -> None:
         ("sglang.srt.managers.schedule_batch.Req.__init__", namespaces.separate_lora, HookType.AFTER),
         (f"{time_stats}.__getstate__", requests.send_arrival, HookType.AFTER),
         (f"{scheduler}.handle_generate_request", requests.receive_arrival, HookType.BEFORE),
+        (f"{weights}.flush_cache_after_weight_update", _forget, HookType.BEFORE),
         (f"{checker}._check_tree_cache", _check_full_attention_tree, HookType.AFTER),
         (f"{scheduler}.get_internal_state", requests.add_stats, HookType.AFTER),
     ):
@@ -62,6 +64,13 @@ def _name_request(checkpoint_into_tree, cache, req, **kwargs):
         return checkpoint_into_tree(cache, req, **kwargs)
     with uses.on_behalf_of(req):
         return checkpoint_into_tree(cache, req, **kwargs)
+
+
+def _forget(updater, *args, **kwargs) -> None:
+    # Other weights answer otherwise: what was learned of reuse goes, also where the cache is not flushed.
+    core = getattr(updater.scheduler.tree_cache, "tree_core", None)
+    if hasattr(core, "forget"):
+        core.forget()
 
 
 def _check_full_attention_tree(result, checker) -> None:

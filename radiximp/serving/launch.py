@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 
 from radiximp.config import ConfigError, PolicyConfig
+from radiximp.replay.files import FileError, check_writable
 from radiximp.serving.strategy import POLICY_NAME
 
 HTTP_SERVER = "sglang.srt.entrypoints.http_server"
@@ -18,7 +21,12 @@ def check_server_args(server_args) -> None:
     if config is not None and not isinstance(config, dict):
         raise ConfigError(f"--radix-eviction-policy-config: expected a JSON object, got {config!r}")
     try:
-        PolicyConfig.from_mapping(config)
+        settings = PolicyConfig.from_mapping(config)
+        _check_law_path(settings.law_path, server_args)
+        if settings.record_path:
+            check_writable(Path(settings.record_path))
+    except FileError as error:
+        raise ConfigError(f"--radix-eviction-policy-config: record_path: {error}") from None
     except ConfigError as error:
         raise ConfigError(f"--radix-eviction-policy-config: {error}") from None
     if server_args.disable_radix_cache:
@@ -35,6 +43,18 @@ def check_server_args(server_args) -> None:
         from radiximp.serving.http import add_routes
 
         add_routes()
+
+
+def _check_law_path(law_path: str, server_args) -> None:
+    if not law_path:
+        return
+    if (getattr(server_args, "pp_size", 1) or 1) > 1:
+        raise ConfigError(
+            "law_path: not with --pp-size above 1, whose stages would not start from the same law"
+        )
+    folder = Path(law_path).absolute().parent
+    if Path(law_path).is_dir() or not os.access(folder, os.W_OK):
+        raise ConfigError(f"law_path: expected a file in a folder that can be written, got {law_path!r}")
 
 
 def _is_ours(server_args) -> bool:

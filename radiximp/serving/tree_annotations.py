@@ -6,6 +6,7 @@ A question (`describe`, `dry_run`, `get_importance`, `stats`) changes nothing, n
 from __future__ import annotations
 
 import heapq
+import logging
 import math
 from collections.abc import Iterator, Sequence
 
@@ -14,6 +15,8 @@ from sglang.srt.mem_cache.unified_cache.components import BASE_COMPONENT_TYPE
 
 from radiximp import __version__
 from radiximp.importance.aggregate import ImportanceAggregate
+
+logger = logging.getLogger(__name__)
 
 # No page can draw more than all attention; a million pages is beyond any context.
 _MAX_DENSITY = 1e6
@@ -154,6 +157,10 @@ class TreeAnnotations:
         self.uses.settle()
         now_s = self.clock.now_s()
         self.policy.advance(now_s)
+        for notice in self.policy.take_notices():
+            logger.warning("radiximp: %s", notice)
+        if self.law_file is not None:
+            self.law_file.save_at(now_s)
         while self._pin_expiries and self._pin_expiries[0][0] <= now_s:
             expires_s, node_id = heapq.heappop(self._pin_expiries)
             if self._awaited_expiry.get(node_id) != expires_s:

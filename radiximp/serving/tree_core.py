@@ -16,9 +16,12 @@ from sglang.srt.mem_cache.unified_cache.unified_tree_core import UnifiedTreeCore
 from sglang.srt.utils.rank_consensus_checker import rank_consensus
 
 from radiximp.policy.clock import ArrivalClock
-from radiximp.policy.ghosts import GhostTable
+from radiximp.policy.ghosts import GhostTable, in_pieces
+from radiximp.policy.gittins import GittinsPolicy
 from radiximp.policy.history import NodeHistory
+from radiximp.policy.victims import VictimWalk, tail_tokens
 from radiximp.serving.finish import FinishReader
+from radiximp.serving.law_file import LawFile
 from radiximp.serving.strategy import building_tree_core
 from radiximp.serving.tree_annotations import TreeAnnotations
 from radiximp.serving.use_log import UseLog, leave_ghost, take_ghosts
@@ -42,6 +45,7 @@ class ImportanceTreeCore(TreeAnnotations, UnifiedTreeCore):
         self.num_sanity_checks = 0
         self.uses = UseLog(self)
         self.finishes = FinishReader()
+        self.law_file: LawFile | None = None
         self.ghosts = GhostTable(0)
         with building_tree_core():
             super().__init__(params, components)
@@ -63,6 +67,9 @@ class ImportanceTreeCore(TreeAnnotations, UnifiedTreeCore):
         the host holds."""
         self.finishes = FinishReader(tool_call_parser)
         self.policy.note_capacity(max(self._pool_tokens, host_tokens))
+        if self.config.law_path and isinstance(self.policy, GittinsPolicy):
+            self.law_file = LawFile(self.config.law_path, self.policy)
+            self.law_file.load()
         logger.info(
             "radiximp: policy %s on tree core %s, %s", self.policy.name, type(self).__name__, self.config
         )
@@ -119,23 +126,24 @@ class ImportanceTreeCore(TreeAnnotations, UnifiedTreeCore):
     def _add_new_node(self, parent, key, value, **kwargs) -> UnifiedTreeNode:
         """As the base class; what was in the tree before comes back in its old pieces, each with its history."""
         ghosts = take_ghosts(self, parent, key)
-        if not ghosts:
+        if not self._can_cut:
+            ghosts = [ghosts[-1]] if ghosts and ghosts[-1][0] == len(key) else []
+        for start, end, ghost in in_pieces(ghosts, len(key)):
             is_next_turn = parent is not self.root_node and not parent.children
-            node = super()._add_new_node(parent, key, value, **kwargs)
-            if is_next_turn:
-                self.history_of(node).follow(self.history_of(parent))
-            return node
-        start = 0
-        if self._can_cut:
-            for end, history in ghosts:
-                if end < len(key):
-                    parent = super()._add_new_node(parent, key[start:end], value[start:end], **kwargs)
-                    self.history_of(parent).revive(history)
-                    start = end
-        node = super()._add_new_node(parent, key[start:], value[start:], **kwargs)
-        if not self._can_cut or ghosts[-1][0] == len(key):
-            self.history_of(node).revive(ghosts[-1][1])
-        return node
+            is_whole = end - start == len(key)
+            node = super()._add_new_node(
+                parent,
+                key if is_whole else key[start:end],
+                value if is_whole else value[start:end],
+                **kwargs,
+            )
+            history = self.history_of(node)
+            if ghost is not None:
+                history.revive(ghost)
+            elif is_next_turn:
+                history.follow(self.history_of(parent))
+            parent = node
+        return parent
 
     def insert_host(self, node_id, key, host_value, hash_value):
         """As the base class; a node that comes from storage has its history back too."""
@@ -167,18 +175,29 @@ class ImportanceTreeCore(TreeAnnotations, UnifiedTreeCore):
             self.pinned_tokens -= len(node.key)
         super()._remove_leaf_from_parent(node)
 
-    def cut_tail(self, leaf: UnifiedTreeNode, wanted_tokens: int, cache_actions: list) -> None:
-        """Shorten `leaf` to its last `wanted_tokens` or a little more; the rest becomes its parent.
+    # ---- victims ----
 
-        A decode batch is short of a few tokens at every step. A cut copies the leaf's slots, so each one
-        takes a sixteenth of the leaf at least: a leaf then goes in O(log n) cuts.
-        """
-        if not self._can_cut or not self.config.trim_tokens:
-            return
-        tail_tokens = max(wanted_tokens, self.config.trim_tokens, len(leaf.key) // 16)
-        tail_tokens = -(-tail_tokens // self.page_size) * self.page_size
-        if tail_tokens < len(leaf.key):
-            _, action = self._split_node(leaf.key, leaf, len(leaf.key) - tail_tokens)
+    def start_walk(self, request_tokens: int) -> VictimWalk:
+        """Begin to evict from the device, in the order as it is now."""
+        self.settle()
+        return VictimWalk(self.evictable_device_leaves, request_tokens, self.shortfall_tokens)
+
+    def next_victim(self, walk: VictimWalk, freed_tokens: int, cache_actions: list) -> UnifiedTreeNode | None:
+        """The walk's next victim, cut to what is wanted of it; None when the walk is over."""
+        choice = walk.next(freed_tokens)
+        if choice is None:
+            return None
+        victim, wanted_tokens = choice
+        if self._can_cut:
+            self._cut_tail(victim, wanted_tokens, cache_actions)
+        self.note_victim(victim, "device")
+        return victim
+
+    def _cut_tail(self, leaf: UnifiedTreeNode, wanted_tokens: int, cache_actions: list) -> None:
+        """Shorten `leaf` to the tail that goes; the rest becomes its parent."""
+        num_tokens = tail_tokens(len(leaf.key), wanted_tokens, self.config.trim_tokens, self.page_size)
+        if num_tokens < len(leaf.key):
+            _, action = self._split_node(leaf.key, leaf, len(leaf.key) - num_tokens)
             if action is not None:
                 cache_actions.append(action)
 

@@ -22,9 +22,11 @@ def register_tree_core() -> None:
     """Name our tree core in SGLang's registry; imported only when a cache asks for it."""
 
     def build(params, components):
+        from radiximp.serving.recording_core import RecordingTreeCore
         from radiximp.serving.tree_core import ImportanceTreeCore
 
-        return ImportanceTreeCore(params, components)
+        is_recorded = bool((params.eviction_policy_config or {}).get("record_path"))
+        return (RecordingTreeCore if is_recorded else ImportanceTreeCore)(params, components)
 
     if get_tree_core_factory(TREE_CORE_NAME) is None:
         register_tree_core_backend(TREE_CORE_NAME, build)

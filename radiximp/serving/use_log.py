@@ -15,6 +15,7 @@ import numpy as np
 
 from radiximp.policy.history import NodeHistory
 from radiximp.policy.prefix_digest import extended, namespace_hasher
+from radiximp.policy.uses import record_use
 
 if TYPE_CHECKING:
     from hashlib import blake2b
@@ -96,6 +97,11 @@ class UseLog:
             self._record(*use)
         self._waiting.clear()
 
+    @staticmethod
+    def session_hash(session_id: str) -> int:
+        """A number that is the same on every rank."""
+        return zlib.crc32(session_id.encode())
+
     def _record(self, node, query: int, now_s: float, counted_tokens: int, session_id, end) -> None:
         core = self._core
         nodes = []
@@ -104,19 +110,8 @@ class UseLog:
             node = node.parent
         nodes.reverse()
         path = [(core.history_of(node), len(node.key)) for node in nodes]
-        used, position = [], 0
-        for history, num_tokens in path:
-            position += num_tokens
-            if position <= counted_tokens or history.last_query == query:
-                continue
-            history.last_query = query
-            if session_id is not None:
-                history.add_session(zlib.crc32(session_id.encode()))
-            used.append((history, num_tokens))
-        core.policy.record_uses(used, now_s, self.tick + 1)
-        self.tick += len(used)
-        if end is not None:
-            core.policy.record_end(path, *end, now_s)
+        session_hash = None if session_id is None else self.session_hash(session_id)
+        self.tick = record_use(core.policy, path, query, now_s, counted_tokens, session_hash, end, self.tick)
         for node in nodes:
             core.touch_leaf(node)
 
@@ -132,7 +127,7 @@ def prefix_hasher(core: ImportanceTreeCore, parent: UnifiedTreeNode, key: RadixK
     else:
         hasher = parent.prefix_hasher
     for node in reversed(chain):
-        hasher = extended(hasher, _token_ids(node.key))
+        hasher = extended(hasher, token_ids_of(node.key))
         node.prefix_hasher = hasher
     return hasher
 
@@ -141,7 +136,7 @@ def leave_ghost(core: ImportanceTreeCore, node: UnifiedTreeNode) -> None:
     """Remember the history of a node that leaves the tree."""
     if core.ghosts.capacity == 0:
         return
-    token_ids = _token_ids(node.key)
+    token_ids = token_ids_of(node.key)
     first_page = extended(prefix_hasher(core, node.parent, node.key), token_ids[: core.page_size])
     core.ghosts.put(first_page.digest(), token_ids, core.history_of(node))
 
@@ -152,9 +147,9 @@ def take_ghosts(
     """(end, history) of the pieces of `key`, which continues `parent`, that were in the tree before."""
     if not core.ghosts.may_know(key.token_ids[0]):
         return []
-    return core.ghosts.take(prefix_hasher(core, parent, key), _token_ids(key), core.page_size)
+    return core.ghosts.take(prefix_hasher(core, parent, key), token_ids_of(key), core.page_size)
 
 
-def _token_ids(key: RadixKey) -> np.ndarray:
+def token_ids_of(key: RadixKey) -> np.ndarray:
     """[num_tokens] int64 view of a key's tokens, without the extra one of a bigram key."""
     return np.frombuffer(key.raw_token_ids(), dtype=np.int64)[: len(key)]

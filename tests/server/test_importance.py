@@ -123,6 +123,10 @@ def test_it_answers_what_lru_answers():
             ["--radix-eviction-policy-config", "[1]"],
             "error: --radix-eviction-policy-config: expected a JSON object, got [1]",
         ),
+        (
+            ["--radix-eviction-policy-config", '{"record_path": "/nowhere/ops.jsonl"}'],
+            "error: --radix-eviction-policy-config: record_path: cannot write /nowhere/ops.jsonl: No such file",
+        ),
         (["--disable-radix-cache"], "has nothing to evict with --disable-radix-cache; drop one of them"),
     ],
 )

@@ -127,7 +127,7 @@ class Replayed:
     def __init__(self, policy: str, page_size: int) -> None:
         slack = {key: pages * page_size for key, pages in _TLRU_PAGES.items()}
         made = TLRU(*slack.values()) if policy == "tlru" else StockPolicy(policy)
-        self.tree = ReplayTree(made, page_size, ghost_factor=0, trim_pages=None)
+        self.tree = ReplayTree(made, page_size, ghost_factor=0, trim_tokens=0)
         self.tree.on_victim = self._note
         self.victims: list[tuple[tuple, int]] = []
         self.held: list = []

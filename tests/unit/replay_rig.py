@@ -20,7 +20,7 @@ def make_tree(name: str, seed: int = 0, config: PolicyConfig | None = None, **op
     entry = POLICIES[name]
     defaults = {
         "ghost_factor": 4 if entry.has_ghosts else 0,
-        "trim_pages": 1 if entry.trims else None,
+        "trim_tokens": 1 if entry.trims else 0,
         "page_tokens": PAGE_TOKENS,
     }
     return ReplayTree(make_named_policy(name, config, seed), **(defaults | options))

@@ -157,7 +157,7 @@ def test_in_its_limit_a_policy_is_lru(name, seed, monkeypatch):
     config = PolicyConfig(importance_weight=0, half_life_s=0)
     requests = random_requests(seed, 400)
     alike = [
-        hits_and_victims(make_tree(policy, config=config, ghost_factor=0, trim_pages=None), requests, 150)
+        hits_and_victims(make_tree(policy, config=config, ghost_factor=0, trim_tokens=0), requests, 150)
         for policy in ("lru", name)
     ]
     assert alike[0] == alike[1] and len(alike[0][1]) > 100

@@ -27,6 +27,7 @@ def test_a_key_changes_its_setting_and_no_other():
         ({"half_life_s": None}, "half_life_s: expected a number from 0 to 1e+09, got None"),
         ({"window_queries": 2.5}, "window_queries: expected an integer from 1 to 64, got 2.5"),
         ({"window_queries": 65}, "window_queries: 65 is out of range; expected an integer from 1 to 64"),
+        ({"record_path": 3}, "record_path: expected a text, got 3"),
         ({"score": "arc"}, "score: expected one of reuse, lrfu, got 'arc'"),
         ({"max_uses": 10**400}, "max_uses: expected a number from 1 to 1e+09, got 1000"),
     ],

@@ -35,14 +35,14 @@ class ReplayTreeMachine(RuleBasedStateMachine):
         name=st.sampled_from([*NAMES, "lru"]),
         host_capacity=st.sampled_from([0, 6, 30]),
         write_policy=st.sampled_from(["write_through", "write_through_selective", "write_back"]),
-        trim_pages=st.sampled_from([None, 1, 3]),
+        trim_tokens=st.sampled_from([0, 1, 48]),
     )
-    def start(self, name, host_capacity, write_policy, trim_pages):
+    def start(self, name, host_capacity, write_policy, trim_tokens):
         self.tree = make_tree(
             name,
             host_capacity_pages=host_capacity,
             write_policy=write_policy,
-            trim_pages=trim_pages,
+            trim_tokens=trim_tokens,
             ghost_factor=1000,
         )
         self.tree.on_victim = self.on_victim
@@ -156,7 +156,7 @@ class ReplayTreeMachine(RuleBasedStateMachine):
             freed == before - len(self.device) == sum(len(p) for tier, p in self.victims if tier == "device")
         )
         assert freed >= min(num_pages, free)
-        if self.tree.trim_pages == 1:
+        if self.tree.trim_tokens == 1:
             assert freed == min(num_pages, free)
 
     # ---- what must always hold ----

@@ -13,9 +13,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from radiximp.config import PolicyConfig
 from radiximp.policy.class_index import ClassIndex, Curve
-from radiximp.policy.gittins import GittinsPolicy
+from radiximp.policy.gittins import GittinsPolicy, _expected
 from radiximp.policy.history import NodeHistory
 from radiximp.policy.reuse_law import EDGES_S, NUM_BINS, ReuseLaw, bin_of, gittins_index
+from radiximp.policy.saved_law import SavedLawError, dump_law, load_law
 
 WIDTHS_S = np.append(np.diff(EDGES_S), EDGES_S[-1])
 
@@ -115,7 +116,7 @@ def test_forgetting_is_a_cold_start():
     policy.forget()
     policy.advance(200.0)
     fresh.advance(200.0)
-    assert policy.curve(0) == fresh.curve(0)
+    np.testing.assert_allclose(policy.curve(0).values, fresh.curve(0).values, rtol=1e-9)
 
 
 def test_a_burst_is_no_return():
@@ -140,8 +141,7 @@ class FakeCurves:
         self.values = [[1.0] * NUM_BINS] * 3
 
     def curve(self, reuse_class: int) -> Curve:
-        values = self.values[reuse_class]
-        return Curve(values, all(a >= b for a, b in zip(values, values[1:], strict=False)))
+        return Curve.of(self.values[reuse_class])
 
 
 class ClassIndexMachine(RuleBasedStateMachine):
@@ -205,3 +205,60 @@ class ClassIndexMachine(RuleBasedStateMachine):
 
 TestClassIndex = ClassIndexMachine.TestCase
 TestClassIndex.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+
+
+def _taught(num_uses: int = 300) -> tuple[GittinsPolicy, list[NodeHistory]]:
+    policy = GittinsPolicy(PolicyConfig())
+    histories = [NodeHistory(0.0, 0) for _ in range(30)]
+    for number in range(num_uses):
+        path = [(histories[number * number % 30], 10)]
+        policy.record_uses(path, number * 2.0, number)
+        policy.record_end(path, ("end_turn", "tool_use")[number % 2], number % 90, number * 2.0)
+    return policy, histories
+
+
+def test_a_saved_law_ranks_as_the_one_that_was_saved():
+    policy, _ = _taught()
+    data = dump_law(policy.law, 700.0, "model")
+    loaded = ReuseLaw(7200, 2, 1 << 16, 1 << 11, _expected)
+    load_law(loaded, data, "model")
+    assert loaded.num_classes == policy.law.num_classes
+    policy.law.end_spans(700.0)
+    np.testing.assert_allclose(loaded.refresh(0.0), policy.law.refresh(700.0), rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "damage, message",
+    [
+        (lambda data: data[:-9], "expected the JSON that radiximp writes"),
+        (lambda data: b"[]", "expected a radiximp law of version 1"),
+        (
+            lambda data: data.replace(b'"radiximp_law":1', b'"radiximp_law":2'),
+            "expected a radiximp law of version 1",
+        ),
+        (
+            lambda data: data.replace(b'"mean_span_tokens":10', b'"mean_span_tokens":11'),
+            "the digest does not match",
+        ),
+        (lambda data: data.replace(b"model", b"other"), "the digest does not match"),
+    ],
+)
+def test_a_damaged_law_is_refused_and_changes_nothing(damage, message):
+    data = dump_law(_taught()[0].law, 700.0, "model")
+    law = ReuseLaw(7200, 2, 64, 64)
+    with pytest.raises(SavedLawError, match=message):
+        load_law(law, damage(data), "model")
+    with pytest.raises(SavedLawError, match="learned with model 'model', this server runs 'x'"):
+        load_law(law, data, "x")
+    assert law.num_classes == 0
+
+
+def test_what_is_used_after_forgetting_teaches_a_fresh_law():
+    """Nodes keep class and span numbers of the law before: neither may be taken for a new one's."""
+    policy, histories = _taught()
+    policy.forget()
+    for number, history in enumerate(histories):
+        policy.record_uses([(history, 10)], 700.0, 1000 + number)
+    assert not policy.law._reuse.any()
+    policy.advance(700.0)
+    assert all(policy.curve(history.reuse_class).values for history in histories)

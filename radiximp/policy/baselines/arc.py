@@ -27,12 +27,13 @@ class ARC(TwoListPolicy):
         self._target_tokens = 0.0
 
     def _use(self, history: NodeHistory, num_tokens: int) -> None:
-        state, tokens = history.reuse_class, self._tokens
+        state, tokens = self._state(history), self._tokens
         if state == FIRST_GHOST:
             self._target_tokens += num_tokens * max(1.0, tokens[SECOND_GHOST] / max(tokens[FIRST_GHOST], 1))
         elif state == SECOND_GHOST:
             self._target_tokens -= num_tokens * max(1.0, tokens[FIRST_GHOST] / max(tokens[SECOND_GHOST], 1))
         self._move(history, FIRST if state == UNSEEN else SECOND, num_tokens)
+        history.weight = 0.0
         self._target_tokens = min(max(self._target_tokens, 0.0), self._num_resident_tokens)
 
     def _goes_first(self) -> int:

@@ -8,7 +8,7 @@ nothing: by one lap of the main queue a use, by three at most.
 from __future__ import annotations
 
 from radiximp.policy.base import Leaf
-from radiximp.policy.baselines.two_lists import FIRST, SECOND, UNSEEN, TwoListPolicy, list_of
+from radiximp.policy.baselines.two_lists import FIRST, SECOND, UNSEEN, TwoListPolicy
 from radiximp.policy.history import NodeHistory
 
 _SMALL_SHARE = 0.1
@@ -29,8 +29,9 @@ class S3FIFO(TwoListPolicy):
         self._hand = 0.0
 
     def _use(self, history: NodeHistory, num_tokens: int) -> None:
-        state, lap = history.reuse_class, self._tokens[SECOND]
+        state, lap = self._state(history), self._tokens[SECOND]
         if state == UNSEEN:
+            history.num_returns = 0
             self._num_new_tokens += num_tokens
             history.weight = self._num_new_tokens
             self._move(history, FIRST, num_tokens)
@@ -49,9 +50,12 @@ class S3FIFO(TwoListPolicy):
 
     def note_evicted(self, leaf: Leaf) -> None:
         """Also move the main queue's hand on."""
-        if list_of(leaf) == SECOND:
+        if leaf.history.reuse_class == SECOND:
             self._hand = max(self._hand, leaf.history.weight)
         super().note_evicted(leaf)
+
+    def _ghost_tokens(self) -> float:
+        return (1 - _SMALL_SHARE) * self._num_resident_tokens
 
     def _goes_first(self) -> int:
         return FIRST if self._tokens[FIRST] > _SMALL_SHARE * self._num_resident_tokens else SECOND

@@ -1,7 +1,7 @@
 """Two queues of which the policy says, as sizes change, which gives the next victim; both leave ghosts.
 
 A node's list and size live in its history: `reuse_class` is one of the states below, `weight` its place
-in the queue, `held_tokens` what it counts for. So a cut node and a ghost that returns carry them along.
+in the queue or among the ghosts, `held_tokens` what it counts for. So a cut node and a ghost that returns carry them along.
 """
 
 from __future__ import annotations
@@ -26,6 +26,12 @@ class TwoListPolicy(RankedPolicy):
 
     def __init__(self) -> None:
         self._tokens = [0.0] * 5
+        # Tokens that ever left each list as ghosts.
+        self._num_evicted_tokens = {FIRST_GHOST: 0.0, SECOND_GHOST: 0.0}
+
+    def restart(self, now_s: float) -> None:
+        """Nothing is held any more."""
+        self._tokens[FIRST] = self._tokens[SECOND] = 0.0
 
     @property
     def _num_resident_tokens(self) -> float:
@@ -34,6 +40,18 @@ class TwoListPolicy(RankedPolicy):
     def _goes_first(self) -> int:
         """The list, FIRST or SECOND, that gives the next victim."""
         raise NotImplementedError
+
+    def _ghost_tokens(self) -> float:
+        """How many tokens of each list's ghosts count; older ones are as if never seen."""
+        return self._num_resident_tokens
+
+    def _state(self, history: NodeHistory) -> int:
+        """The node's list as its next use finds it; a ghost table may remember longer than the list does."""
+        state = history.reuse_class
+        if state not in self._num_evicted_tokens:
+            return state
+        num_since = self._num_evicted_tokens[state] - history.weight
+        return state if num_since < self._ghost_tokens() else UNSEEN
 
     def _move(self, history: NodeHistory, state: int, num_tokens: float) -> None:
         left = history.reuse_class
@@ -45,11 +63,12 @@ class TwoListPolicy(RankedPolicy):
     def note_evicted(self, leaf: Leaf) -> None:
         """A victim turns into a ghost; no effect on a ghost, which a second tier evicts."""
         history = leaf.history
-        if history.reuse_class in _GHOST_OF:
-            self._move(history, _GHOST_OF[history.reuse_class], history.held_tokens)
-            # What the ghost table forgets it does not report: no list of ghosts counts for more than the cache.
-            for state in (FIRST_GHOST, SECOND_GHOST):
-                self._tokens[state] = min(self._tokens[state], self._num_resident_tokens)
+        ghost = _GHOST_OF.get(history.reuse_class)
+        if ghost is not None:
+            self._num_evicted_tokens[ghost] += history.held_tokens
+            history.weight = self._num_evicted_tokens[ghost]
+            self._move(history, ghost, history.held_tokens)
+            self._tokens[ghost] = min(self._tokens[ghost], self._ghost_tokens())
 
     def key(self, leaf: Leaf) -> Key:
         """(0 in the list that gives the victim, place in the queue, oldest use first)."""

@@ -1,0 +1,35 @@
+"""One use of a path, from a request's point of view: which of its nodes count, and that the request is over."""
+
+from __future__ import annotations
+
+from radiximp.policy.base import Path, Policy
+
+
+def record_use(
+    policy: Policy,
+    path: Path,
+    query: int,
+    now_s: float,
+    counted_tokens: int,
+    session_hash: int | None,
+    end: tuple[str, int] | None,
+    tick: int,
+) -> int:
+    """Report the use of `path` to the policy; returns the logical time after it.
+
+    A node counts once per `query`, and not at all where it ends within the first `counted_tokens`, which the
+    request used before. end: (finish kind, output tokens) of a request that is over, None while it runs.
+    """
+    used, position = [], 0
+    for history, num_tokens in path:
+        position += num_tokens
+        if position <= counted_tokens or history.last_query == query:
+            continue
+        history.last_query = query
+        if session_hash is not None:
+            history.add_session(session_hash)
+        used.append((history, num_tokens))
+    policy.record_uses(used, now_s, tick + 1)
+    if end is not None:
+        policy.record_end(path, *end, now_s)
+    return tick + len(used)
