@@ -79,7 +79,8 @@ def equivalence() -> str:
 def _ran(document: dict) -> str:
     planned, num_ran = document["cells"], len(document["rows"])
     all_of_them = f"{num_ran:,} cells" if num_ran == planned else f"{num_ran:,} of {planned:,} planned cells"
-    return f"`python -m eval.replay_tables --part {document['part']}`, {all_of_them}"
+    stale = f", {document['stale']:,} of them found by earlier code" if document["stale"] else ""
+    return f"`python -m eval.replay_tables --part {document['part']}`, {all_of_them}{stale}"
 
 
 def replay() -> str:

@@ -40,10 +40,14 @@ def parsed(argv: list[str] | None) -> argparse.Namespace:
         "--minutes", type=float, default=math.inf, help="start no cell of any part after that long"
     )
     parser.add_argument(
+        "--policies", default="", metavar="LIST", help="run no others (default: those of the part)"
+    )
+    parser.add_argument(
         "--smoke", action="store_true", help="one small generated cell of each kind, into a temporary folder"
     )
     args = parser.parse_args(argv)
     args.parts = args.part.split(",")
+    args.policies = [name for name in args.policies.split(",") if name]
     for part in args.parts:
         if part not in PARTS:
             parser.error(f"--part: expected {', '.join(PARTS)}, got {part!r}")
@@ -71,7 +75,7 @@ def main(argv: list[str] | None = None) -> int:
                 except TraceError as error:
                     print(f"error: {error}", file=sys.stderr)
                     return 2
-            document = runner.run_part(part, tasks, target, args.jobs, until_s)
+            document = runner.run_part(part, tasks, target, args.jobs, until_s, args.policies)
         text = MARKDOWN[part](document)
         (target / f"{part}.md").write_text(text)
         print(text)

@@ -29,6 +29,7 @@ from radiximp.replay.run import replay_one
 
 ROOT = Path(__file__).resolve().parents[2]
 WARMUP = 0.2
+STUDIES = ("ablation", "sensitivity")
 _SAVE_EVERY_S = 10.0
 _TASK_KEYS = tuple(field.name for field in dataclasses.fields(Task))
 
@@ -48,11 +49,13 @@ def version_of(is_variant: bool = False) -> str:
     return digest.hexdigest()
 
 
-def key_of(cell: Task | dict[str, Any]) -> bytes:
-    """What makes a cell the same cell."""
+def key_of(cell: Task | dict[str, Any], version: str | None = None) -> bytes:
+    """What makes a cell the same cell; version: of the code as it is now if None."""
     fields = dataclasses.asdict(cell) if isinstance(cell, Task) else {key: cell[key] for key in _TASK_KEYS}
     fields["settings"] = dict(fields["settings"])
-    return orjson.dumps([fields, version_of(bool(fields["variant"]))], option=orjson.OPT_SORT_KEYS)
+    if version is None:
+        version = version_of(bool(fields["variant"]))
+    return orjson.dumps([fields, version], option=orjson.OPT_SORT_KEYS)
 
 
 def run_task(task: Task) -> dict[str, Any]:
@@ -77,17 +80,38 @@ def run_task(task: Task) -> dict[str, Any]:
     return {**row.as_json(), **dataclasses.asdict(task), "settings": settings, "version": version}
 
 
-def run_part(part: str, tasks: Sequence[Task], folder: Path, jobs: int, until_s: float) -> Document:
-    """Run what is missing, until the monotonic clock says `until_s`; returns what the file then holds."""
+def run_part(
+    part: str,
+    tasks: Sequence[Task],
+    folder: Path,
+    jobs: int,
+    until_s: float,
+    policies: Sequence[str] = (),
+) -> Document:
+    """Run what is missing, until the monotonic clock says `until_s`; returns what the file then holds.
+
+    policies: run no others, if given. What earlier code found stays in the file until it runs again, with the version
+    of that code, except in a study, whose rows are compared with each other.
+    """
     path = folder / f"{part}.json"
     known = _known_rows(folder)
+    before = read_part(part, folder)["rows"] if path.is_file() and part not in STUDIES else []
+    earlier = {key_of(row, ""): row for row in before}
     keys = [key_of(task) for task in tasks]
-    waiting = [task for task, key in zip(tasks, keys, strict=True) if key not in known]
+    waiting = [
+        task
+        for task, key in zip(tasks, keys, strict=True)
+        if key not in known and (not policies or task.policy in policies)
+    ]
     saved_s = time.monotonic()
 
     def document() -> Document:
-        rows = [known[key] for key in keys if key in known]
-        return {"part": part, "cells": len(tasks), "warmup": WARMUP, "rows": rows}
+        rows = [
+            known.get(key) or earlier.get(key_of(task, "")) for task, key in zip(tasks, keys, strict=True)
+        ]
+        rows = [row for row in rows if row is not None]
+        num_stale = sum(row["version"] != version_of(bool(row["variant"])) for row in rows)
+        return {"part": part, "cells": len(tasks), "stale": num_stale, "warmup": WARMUP, "rows": rows}
 
     try:
         with progress(f"{part}: cells", len(waiting)) as advance:

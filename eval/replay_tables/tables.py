@@ -29,9 +29,11 @@ def header(document: dict[str, Any], title_text: str, *notes: str) -> list[str]:
     """What a table is, what made it, and how much of it ran."""
     part, rows = document["part"], document["rows"]
     cut = "" if len(rows) == document["cells"] else f", {document['cells'] - len(rows)} left out"
+    cut += f", {document['stale']} found by earlier code" if document["stale"] else ""
+    versions = ", ".join(dict.fromkeys(row["version"] for row in rows)) or "-"
     return [
         f"# {title_text}", "",
-        f"`python -m eval.replay_tables --part {part}`: {len(rows)} of {document['cells']} cells{cut}; prompt tokens found "
+        f"`python -m eval.replay_tables --part {part}`: {len(rows)} of {document['cells']} cells{cut} (code {versions}); prompt tokens found "
         f"cached in %, over the last {1 - document['warmup']:.0%} of the requests.", "", *notes, "",
     ]  # fmt: skip
 
