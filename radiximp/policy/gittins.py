@@ -25,8 +25,9 @@ from radiximp.policy.reuse_law import EDGES_S, NUM_BINS, Features, ReuseLaw, bin
 
 # Half of the newest gap, half of the average before it.
 _GAP_WEIGHT = 0.5
-# Requests between two refreshes of the tables; only evictions ask for them.
+# Requests between two refreshes of the curves; fewer while little is known.
 _REFRESH_QUERIES = 64
+_GRID = 2.0**20
 _MAX_SPANS = 1 << 16
 _MAX_CLASSES = 1 << 11
 # How much more readily each doubling of returns makes a node come back, up to what age, until evidence says.
@@ -45,7 +46,7 @@ def _expected(features: Features) -> np.ndarray | float:
 
 
 class GittinsPolicy(Policy):
-    """O(path) per request; a refresh of the tables every 64 requests, where evictions ask."""
+    """O(path) per request, and a refresh of the curves every 64 requests."""
 
     name = "importance"
 
@@ -57,7 +58,8 @@ class GittinsPolicy(Policy):
         self.law = ReuseLaw(config.law_half_life_s, config.prior_spans, _MAX_SPANS, _MAX_CLASSES, _expected)
         self.law.class_id(())
         self._curves: list[Curve] = []
-        self._num_waiting = 0
+        self._num_ended = self._num_waiting = 0
+        self.refresh(0.0)
         self.guard = Guard()
         self._ranks_as_lru = False
         self._notices: list[str] = []
@@ -93,7 +95,7 @@ class GittinsPolicy(Policy):
     def forget(self) -> None:
         """Back to a cold start: nothing learned (the model's weights changed)."""
         self.law.forget()
-        self._curves = []
+        self.refresh(self.now_s)
 
     def record_uses(self, path: Path, now_s: float, tick: int) -> None:
         """Close the idle spans of the nodes, and count a return for each that was idle for longer than a burst."""
@@ -121,7 +123,10 @@ class GittinsPolicy(Policy):
         number = self.guard.observe(last_numbers, new_tokens, hit_tokens)
         for history, _ in path:
             history.use_number = number
-        self._num_waiting += 1
+        if self.guard.is_tripped is not self._ranks_as_lru:
+            self._ranks_as_lru = self.guard.is_tripped
+            self._notices.append(self.guard.describe())
+            self.curves_version += 1
 
     def _count_return(self, history: NodeHistory, gap_s: float) -> None:
         if gap_s < self.config.burst_s:
@@ -145,6 +150,11 @@ class GittinsPolicy(Policy):
         spans = {number: self.law.open(number, now_s, num_tokens) for number, num_tokens in idle.items()}
         for history, _ in path:
             history.span = spans[history.reuse_class]
+        self._num_ended += 1
+        self._num_waiting += 1
+        # By count, not when somebody asks: a question must not change what is known when a victim is chosen.
+        if self._num_waiting >= min(_REFRESH_QUERIES, max(1, self._num_ended // 8)):
+            self.refresh(now_s)
 
     def _class_of(self, history: NodeHistory, finish: str, output_tokens: int) -> int:
         returns = min(4, history.num_returns.bit_length())
@@ -155,31 +165,29 @@ class GittinsPolicy(Policy):
             density = max(0, min(3, int(math.log2(max(history.density, 1 / 64))) + 2))
         return self.law.class_id((_FINISHES.get(finish, 0), returns, gap, answer, density))
 
+    def refresh(self, now_s: float) -> None:
+        """Make the curves of all classes from what is known at `now_s`."""
+        mantissa, exponent = np.frexp(self.law.refresh(now_s))
+        # Processors may differ in the last bits of an exponential; ranks must not.
+        index = np.ldexp(np.round(mantissa * _GRID) / _GRID, exponent)
+        self._curves = [Curve.of(values) for values in index.tolist()]
+        self.curves_version += 1
+        self._num_waiting = 0
+
     def advance(self, now_s: float) -> None:
-        """Set the time; make new tables when enough was learned since the last."""
+        """Set the time that ages are taken at."""
         self.now_s = now_s
-        is_lru = self.guard.is_tripped
-        is_due = self._num_waiting >= _REFRESH_QUERIES or self.law.num_classes > len(self._curves)
-        if is_due or is_lru is not self._ranks_as_lru:
-            if is_lru:
-                self._curves = [_LRU] * self.law.num_classes
-            else:
-                index = self.law.refresh(now_s)
-                self._curves = [Curve.of(values) for values in index.tolist()]
-            if is_lru is not self._ranks_as_lru:
-                self._ranks_as_lru = is_lru
-                self._notices.append(self.guard.describe())
-            self.curves_version += 1
-            self._num_waiting = 0
 
     def curve(self, reuse_class: int) -> Curve:
-        """Index per age bin of a class, per second."""
-        return self._curves[reuse_class]
+        """Index per age bin of a class, per second; of all classes together for one that is newer than the curves."""
+        if self._ranks_as_lru:
+            return _LRU
+        return self._curves[reuse_class if reuse_class < len(self._curves) else 0]
 
     def key(self, leaf: Leaf) -> Key:
         """(index at the node's age, oldest use first)."""
         history = leaf.history
-        value = self._curves[history.reuse_class].values[bin_of(self.now_s - history.last_use_s)]
+        value = self.curve(history.reuse_class).values[bin_of(self.now_s - history.last_use_s)]
         return (value, history.last_use_s, history.last_use_tick)
 
     def new_index(self, prefix_of: Callable[[Any], tuple]) -> ClassIndex:

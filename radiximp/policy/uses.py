@@ -29,7 +29,8 @@ def record_use(
         if session_hash is not None:
             history.add_session(session_hash)
         used.append((history, num_tokens))
-    policy.record_uses(used, now_s, tick + 1)
+    if used:
+        policy.record_uses(used, now_s, tick + 1)
     if end is not None:
         policy.record_end(path, *end, now_s)
     return tick + len(used)

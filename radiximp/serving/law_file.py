@@ -38,6 +38,7 @@ class LawFile:
             return
         try:
             load_law(self._policy.law, data, self._model)
+            self._policy.refresh(0.0)
             logger.info("radiximp: law_path %s adopted, %d classes", self._path, self._policy.law.num_classes)
         except SavedLawError as error:
             logger.warning("radiximp: law_path %s is not used, starting cold: %s", self._path, error)
