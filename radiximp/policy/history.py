@@ -16,7 +16,7 @@ class NodeHistory:
     last_use_s: the injected clock at the last use; last_use_tick: the logical clock, which also
     orders uses within one instant. last_query: the request that was last counted here.
     num_queries: uses since the node's content was first seen, evictions included.
-    num_returns: those of them that were no burst. gap_log2_s: average of log2 of the seconds between them, None before two.
+    num_returns: those of them that were no burst. gap_log2_s: average of log2 of the seconds between them, None before two. follows: takes the gap of the node before it at its first use.
     use_number: the request that used the node last, as the guard numbers them (0: none). is_ghost: not in the tree.
     reuse_class, span: where the reuse law files the node, and its idle span there (-1: in use).
     held_tokens: the node's own tokens, where the policy keeps them (not all do).
@@ -30,6 +30,7 @@ class NodeHistory:
         "num_queries",
         "num_returns",
         "gap_log2_s",
+        "follows",
         "use_number",
         "is_ghost",
         "reuse_class",
@@ -48,6 +49,7 @@ class NodeHistory:
         self.num_queries = 0
         self.num_returns = 0
         self.gap_log2_s: float | None = None
+        self.follows = False
         self.use_number = 0
         self.is_ghost = False
         self.reuse_class = 0
@@ -87,9 +89,9 @@ class NodeHistory:
             head.importance = self.importance.split(head_tokens, total_tokens)
         return head
 
-    def follow(self, parent: NodeHistory) -> None:
-        """Be the newest turn of the conversation that `parent` ends: it comes back as that did so far."""
-        self.gap_log2_s = parent.gap_log2_s
+    def follow(self) -> None:
+        """Be the newest turn of the conversation that the parent ends: it comes back as that did so far."""
+        self.follows = True
 
     def revive(self, ghost: NodeHistory) -> None:
         """Take over what is remembered of the same content from before it was evicted."""
@@ -105,6 +107,7 @@ class NodeHistory:
         self.num_queries = other.num_queries
         self.num_returns = other.num_returns
         self.gap_log2_s = other.gap_log2_s
+        self.follows = other.follows
         self.use_number = other.use_number
         self.is_ghost = other.is_ghost
         self.reuse_class = other.reuse_class

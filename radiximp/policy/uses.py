@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from radiximp.policy.base import Path, Policy
+from radiximp.policy.history import NodeHistory
+
+
+def inherit_gap(parent: NodeHistory, history: NodeHistory) -> None:
+    """Before a use is recorded, root first: a new turn has the usual gap of what it continues."""
+    if history.follows and history.num_queries == 0:
+        history.gap_log2_s = parent.gap_log2_s
 
 
 def record_use(
@@ -20,6 +29,8 @@ def record_use(
     A node counts once per `query`, and not at all where it ends within the first `counted_tokens`, which the
     request used before. end: (finish kind, output tokens) of a request that is over, None while it runs.
     """
+    for (parent, _), (history, _) in pairwise(path):
+        inherit_gap(parent, history)
     used, position = [], 0
     for history, num_tokens in path:
         position += num_tokens

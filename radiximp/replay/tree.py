@@ -15,6 +15,7 @@ from radiximp.policy.base import Policy
 from radiximp.policy.ghosts import GhostTable, in_pieces
 from radiximp.policy.history import NodeHistory
 from radiximp.policy.prefix_digest import extended, namespace_hasher
+from radiximp.policy.uses import inherit_gap
 from radiximp.policy.victims import tail_tokens
 
 # As in SGLang, `write_through_selective` copies what was used this often.
@@ -150,7 +151,7 @@ class ReplayTree:
             if ghost is not None:
                 node.history = ghost
             elif is_next_turn:
-                node.history.follow(parent.history)
+                node.history.follow()
             path.append(node)
             parent = node
         self._note_held()
@@ -179,6 +180,8 @@ class ReplayTree:
 
     def record(self, path: list[Node], now_s: float) -> None:
         """One request uses the path."""
+        for node in path:
+            inherit_gap(node.parent.history, node.history)
         self.policy.record_uses(self._sizes(path), now_s, self.tick + 1)
         self.tick += len(path)
         # As in SGLang, which counts inserts only to know what to write through.

@@ -141,7 +141,7 @@ class ImportanceTreeCore(TreeAnnotations, UnifiedTreeCore):
             if ghost is not None:
                 history.revive(ghost)
             elif is_next_turn:
-                history.follow(self.history_of(parent))
+                history.follow()
             parent = node
         return parent
 

@@ -91,8 +91,7 @@ class UseLog:
 
     def settle(self) -> None:
         """Record all that waits, in the order it happened."""
-        if self._waiting:
-            self._core.note_held()
+        self._core.note_held()
         for use in self._waiting:
             self._record(*use)
         self._waiting.clear()

@@ -113,7 +113,7 @@ def test_it_answers_what_lru_answers():
     [
         (
             ["--radix-eviction-policy-config", '{"halflife_s": 3}'],
-            "error: --radix-eviction-policy-config: unknown key 'halflife_s'; expected one of half_life_s",
+            "error: --radix-eviction-policy-config: unknown key 'halflife_s'; expected one of score",
         ),
         (
             ["--radix-eviction-policy-config", '{"half_life_s": -1}'],

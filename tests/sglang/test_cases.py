@@ -117,6 +117,31 @@ def test_a_question_changes_nothing():
     assert (hit(cache, a), hit(cache, b), len(core._node_arena)) == (0, 100, num_nodes - 1)
 
 
+def test_questions_between_requests_change_no_victim():
+    """Asking makes the tree settle sooner; what is known when a victim is chosen stays the same."""
+    victims: dict[bool, list] = {False: [], True: []}
+    for asks, found in victims.items():
+        rng = np.random.default_rng(3)
+        cache, fresh = build_cache(2048), fresh_prompts()
+        core, note_victim = cache.tree_core, cache.tree_core.note_victim
+
+        def note(node, tier, found=found, note_victim=note_victim):
+            found.append((tier, node.history.last_use_tick, len(node.key)))
+            return note_victim(node, tier)
+
+        core.note_victim = note
+        talks = [fresh(16) for _ in range(60)]
+        for _ in range(600):
+            talk = talks[min(int(rng.exponential(15)), 59)]
+            if len(talk) < 160:
+                talk.extend(fresh(8))
+            request(cache, talk)
+            if asks:
+                core.stats()
+                core.dry_run(100)
+    assert victims[True] == victims[False] and len(victims[True]) > 100
+
+
 def test_one_real_use_keeps_what_was_used():
     cache, a, b = _two_prompts()
     lookup(cache, a[:10])
