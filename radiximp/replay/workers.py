@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
+import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -26,8 +29,11 @@ def run_all(job: Job, tasks: Sequence[Any], num_processes: int, on_progress: Pro
     num_processes = min(num_processes, len(tasks))
     if num_processes <= 1:
         return [job(task, on_progress) for task in tasks]
-    processes, connections = _started(job, num_processes)
+    processes: list = []
+    connections: list[Connection] = []
     try:
+        with _interrupts_held():
+            _start(job, num_processes, processes, connections)
         return _collected(tasks, processes, connections, on_progress)
     finally:
         for connection in connections:
@@ -38,22 +44,37 @@ def run_all(job: Job, tasks: Sequence[Any], num_processes: int, on_progress: Pro
             process.join()
 
 
-def _started(job: Job, num_processes: int) -> tuple[list, list[Connection]]:
+def _start(job: Job, num_processes: int, processes: list, connections: list[Connection]) -> None:
     context = multiprocessing.get_context("spawn")
-    processes, connections = [], []
-    # What is blocked here stays blocked in the children.
+    for _ in range(num_processes):
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_work, args=(theirs, job), daemon=True)
+        process.start()
+        theirs.close()
+        processes.append(process)
+        connections.append(ours)
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """A ^C inside the block is raised when it ends; processes started in it never see one."""
+    # The first process starts the tracker otherwise, and that lifts the block.
+    resource_tracker.ensure_running()
+    interrupts: list[int] = []
+    is_main = threading.current_thread() is threading.main_thread()
+    handler = (
+        signal.signal(signal.SIGINT, lambda number, frame: interrupts.append(number)) if is_main else None
+    )
+    # What is blocked here stays blocked in the children; here another thread may still receive it.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        for _ in range(num_processes):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(theirs, job), daemon=True)
-            process.start()
-            theirs.close()
-            processes.append(process)
-            connections.append(ours)
+        yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    return processes, connections
+        if is_main:
+            signal.signal(signal.SIGINT, handler)
+    if interrupts:
+        raise KeyboardInterrupt
 
 
 def _collected(
