@@ -128,6 +128,14 @@ class ImportanceTreeCore(TreeAnnotations, UnifiedTreeCore):
         ghosts = take_ghosts(self, parent, key)
         if not self._can_cut:
             ghosts = [ghosts[-1]] if ghosts and ghosts[-1][0] == len(key) else []
+        if not ghosts:  # as the loop below would, for what most inserts are
+            is_next_turn = parent is not self.root_node and not parent.children
+            node = super()._add_new_node(parent, key, value, **kwargs)
+            if is_next_turn:
+                self.history_of(node).follow()
+            else:
+                self.history_of(node)
+            return node
         for start, end, ghost in in_pieces(ghosts, len(key)):
             is_next_turn = parent is not self.root_node and not parent.children
             is_whole = end - start == len(key)
