@@ -11,13 +11,13 @@ chunks. A prefix cache may change what is computed, never what is answered. Exit
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from radiximp.replay.files import write_json
 from tests.server.server import Server, launch
 
 FLAGS = [
@@ -117,7 +117,7 @@ def main(argv: list[str] | None = None) -> int:
     }
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps(result, indent=1) + "\n")
+        write_json(args.json, result)
     print(f"{len(bodies)} requests, {prompt_tokens} prompt tokens, {len(different)} answers differ")
     for summary in result["policies"]:
         share = summary["cached_tokens"] / prompt_tokens

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from transformers import AutoTokenizer
 
+from radiximp.replay.files import write_json
 from radiximp.serving import default_model
 from tests.server.server import Server, launch
 
@@ -140,7 +141,7 @@ def main(argv: list[str] | None = None) -> int:
                     "seed": args.seed,
                     "rows": rows,
                 }
-                args.json.write_text(json.dumps(result, indent=1) + "\n")
+                write_json(args.json, result)
     return 0
 
 

@@ -9,7 +9,6 @@ the two lru servers is the noise floor (A/A); ours is within it or it is not. Ex
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import statistics
 import sys
@@ -18,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
+from radiximp.replay.files import write_json
 from tests.server.server import Server, launch
 
 FLAGS = [
@@ -85,7 +85,7 @@ def main(argv: list[str] | None = None) -> int:
     }
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps(result, indent=1) + "\n")
+        write_json(args.json, result)
     for name, ratios in (("lru again / lru", floor), ("importance / lru", ours)):
         print(f"{name:<18} median {statistics.median(ratios):.3f} ({min(ratios):.3f} .. {max(ratios):.3f})")
     print(f"evictions: {evictions}")

@@ -16,10 +16,9 @@ from typing import Any, Protocol
 
 from sortedcontainers import SortedKeyList
 
-from radiximp.policy.reuse_law import EDGES_S, bin_of
+from radiximp.policy.reuse_law import EDGES_S, NUM_BINS, bin_of
 
 _EDGES = EDGES_S.tolist()
-_NUM_BINS = len(_EDGES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ class Curve:
 
 def _enters_bin_s(entry: tuple, age_bin: int) -> float:
     """When a leaf comes of that age, a hair early: rounding must not make it late."""
-    return entry[0] + _EDGES[age_bin] * (1 - 1e-9) - 1e-6 if age_bin < _NUM_BINS else math.inf
+    return entry[0] + _EDGES[age_bin] * (1 - 1e-9) - 1e-6 if age_bin < NUM_BINS else math.inf
 
 
 class _Group:
@@ -205,7 +204,7 @@ class ClassIndex(set):
                 oldest = next(following)
             if oldest is None:
                 break
-            if age_bin < _NUM_BINS and age_bin != best_bin and values[age_bin] <= value:
+            if age_bin < NUM_BINS and age_bin != best_bin and values[age_bin] <= value:
                 until_s = min(until_s, _enters_bin_s(oldest[1], age_bin))
         return best, value, until_s
 

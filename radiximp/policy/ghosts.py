@@ -13,7 +13,7 @@ from hashlib import blake2b
 import numpy as np
 
 from radiximp.policy.history import NodeHistory
-from radiximp.policy.prefix_digest import extended
+from radiximp.policy.prefix_digest import extended, num_agreed
 
 _MIN_SEGMENTS = 256
 
@@ -94,7 +94,8 @@ class GhostTable:
             segment = self._segments.get(first_page)
             if segment is None:
                 break
-            agreed = _common_tokens(segment.token_ids, token_ids[position:], page_tokens)
+            agreed = num_agreed(segment.token_ids, token_ids[position:])
+            agreed -= agreed % page_tokens
             start = extended(start, token_ids[position : position + agreed])
             self._pop(first_page)
             position += agreed
@@ -126,11 +127,3 @@ def in_pieces(
         start = end
     if start < num_tokens:
         yield start, num_tokens, None
-
-
-def _common_tokens(one: np.ndarray, other: np.ndarray, page_tokens: int) -> int:
-    """How many tokens agree from the start, in whole pages."""
-    length = min(len(one), len(other))
-    differ = one[:length] != other[:length]
-    agreed = int(differ.argmax()) if differ.any() else length
-    return agreed - agreed % page_tokens

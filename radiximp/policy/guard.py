@@ -60,7 +60,6 @@ class Guard:
     def __init__(self) -> None:
         self.shadow = LruShadow()
         self.num_trips = 0
-        self.last_loss = 0.0
         self.shadow_hit_tokens = 0.0
         self.hit_tokens = 0.0
         self.prompt_tokens = 0.0
@@ -88,7 +87,7 @@ class Guard:
         if not self.is_tripped:
             return "the learned policy ranks again"
         pause = self._resume_at - self._number
-        return f"lru ranks for the next {pause} requests: the learned policy lost {self.last_loss:.1%} of prompt tokens to it"
+        return f"lru ranks for the next {pause} requests: the learned policy lost {self.loss:.1%} of prompt tokens to it"
 
     def observe(self, last_numbers: dict[int, int], new_tokens: int, hit_tokens: int) -> int:
         """One request: its tokens by the request that used them last, those never seen, those found in the cache.
@@ -124,6 +123,5 @@ class Guard:
         error = (variance / min(self._weight, 2.9 * _HALF_LIFE_QUERIES)) ** 0.5
         if mean > _NUM_ERRORS * error:
             self.num_trips += 1
-            self.last_loss = self._loss / self._tokens
             self._resume_at = self._number + self._pause_queries
             self._pause_queries = min(2 * self._pause_queries, _MAX_PAUSE_QUERIES)

@@ -9,7 +9,8 @@ probability to expected time held (Gittins, Bandit Processes and Dynamic Allocat
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -55,6 +56,7 @@ class ReuseLaw:
         self._edge_boost = 2.0 ** np.minimum(EDGES_S / half_life_s, 60)
         self._boosted_widths_s = _WIDTHS_S * self._edge_boost
         self._classes: dict[Features, int] = {}
+        self._levels: list[_Level] = []
         self._reuse = np.zeros((64, NUM_BINS))
         self._exposure_s = np.zeros((64, NUM_BINS))
         self._span_class = np.zeros(max_spans, dtype=np.int32)
@@ -141,6 +143,7 @@ class ReuseLaw:
             raise ValueError("a law that has seen uses cannot adopt another's evidence")
         self._classes = {features: number for number, features in enumerate(classes[: self._max_classes])}
         size = max(64, len(self._classes))
+        self._levels = []
         self._reuse, self._exposure_s = np.zeros((2, size, NUM_BINS))
         self._reuse[: self.num_classes] = reuse[: self.num_classes]
         self._exposure_s[: self.num_classes] = exposure_s[: self.num_classes]
@@ -192,21 +195,44 @@ class ReuseLaw:
         """Hazards: each class's evidence, backed off to the class without its last feature, and so on."""
         prior = self._prior_spans * self.mean_span_tokens
         hazards = np.broadcast_to(_COLD_HAZARD, reuse.shape)
-        num_pooled = np.zeros(len(reuse))
-        for level in range(max(map(len, self._classes)) + 1):
-            coarse: dict[Features, int] = {}
-            group = np.array([coarse.setdefault(features[:level], len(coarse)) for features in self._classes])
-            reuses, exposed_s = np.zeros((2, len(coarse), NUM_BINS))
-            np.add.at(reuses, group, reuse)
-            np.add.at(exposed_s, group, exposure_s)
-            hazards = hazards * [
-                self._expect(features[:level]) * np.ones(NUM_BINS) for features in self._classes
-            ]
-            # The same evidence must not count again where a feature did not divide the class.
-            was_pooled, num_pooled = num_pooled, np.bincount(group)[group]
-            learned = (reuses[group] + prior) / (exposed_s[group] + prior / hazards)
-            hazards = np.where((num_pooled == was_pooled)[:, None], hazards, learned)
+        if not self._levels or len(self._levels[0].group) != len(self._classes):
+            self._levels = _levels_of(list(self._classes), self._expect)
+        for level in self._levels:
+            reuses, exposed_s = np.zeros((2, level.num_groups, NUM_BINS))
+            np.add.at(reuses, level.group, reuse)
+            np.add.at(exposed_s, level.group, exposure_s)
+            hazards = hazards * level.expected
+            learned = (reuses[level.group] + prior) / (exposed_s[level.group] + prior / hazards)
+            hazards = np.where(level.is_divided, learned, hazards)
         return hazards
+
+
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """All classes cut to their first features; made anew only when a class is.
+
+    group: [num_classes] int, which of the cut classes each is in. expected: [num_classes, num_bins].
+    is_divided: [num_classes, 1] bool; the same evidence must not count again where a feature did not divide the class.
+    """
+
+    group: np.ndarray
+    num_groups: int
+    expected: np.ndarray
+    is_divided: np.ndarray
+
+
+def _levels_of(classes: Sequence[Features], expect: Callable[[Features], np.ndarray | float]) -> list[_Level]:
+    """From no feature to all of them."""
+    levels = []
+    num_pooled = np.zeros(len(classes))
+    for length in range(max(map(len, classes)) + 1):
+        cut = [features[:length] for features in classes]
+        numbers = {features: number for number, features in enumerate(dict.fromkeys(cut))}
+        group = np.array([numbers[features] for features in cut])
+        expected = np.array([expect(features) * np.ones(NUM_BINS) for features in cut])
+        was_pooled, num_pooled = num_pooled, np.bincount(group)[group]
+        levels.append(_Level(group, len(numbers), expected, (num_pooled != was_pooled)[:, None]))
+    return levels
 
 
 def gittins_index(hazards: np.ndarray) -> np.ndarray:

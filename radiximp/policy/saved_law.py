@@ -14,6 +14,7 @@ import orjson
 from radiximp.policy.reuse_law import EDGES_S, NUM_BINS, ReuseLaw
 
 VERSION = 1
+_EDGES_S = [round(edge, 6) for edge in EDGES_S.tolist()]
 
 
 class SavedLawError(ValueError):
@@ -25,7 +26,7 @@ def dump_law(law: ReuseLaw, now_s: float, model: str) -> bytes:
     classes, reuse, exposure_s = law.evidence(now_s)
     content = {
         "model": model,
-        "edges_s": [round(edge, 6) for edge in EDGES_S.tolist()],
+        "edges_s": _EDGES_S,
         "classes": classes,
         "reuse": reuse.tolist(),
         "exposure_s": exposure_s.tolist(),
@@ -47,7 +48,7 @@ def load_law(law: ReuseLaw, data: bytes, model: str) -> None:
         raise SavedLawError("the digest does not match: the file is damaged")
     if content["model"] != model:
         raise SavedLawError(f"learned with model {content['model']!r}, this server runs {model!r}")
-    if content["edges_s"] != [round(edge, 6) for edge in EDGES_S.tolist()]:
+    if content["edges_s"] != _EDGES_S:
         raise SavedLawError("made with other age bins")
     classes = [tuple(features) for features in content["classes"]]
     reuse, exposure_s = np.array(content["reuse"], float), np.array(content["exposure_s"], float)

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from radiximp.policy.prefix_digest import num_agreed
 from radiximp.replay.engine import Counts
 from radiximp.replay.trace import Request
 
@@ -77,9 +78,7 @@ class Belady:
             if child is None:
                 child = _Run(run, page_ids[position:].copy(), array("q"))
                 run.children[int(page_ids[position])] = child
-            length = min(len(child.page_ids), len(page_ids) - position)
-            is_same = child.page_ids[:length] == page_ids[position : position + length]
-            agreed = length if is_same.all() else int(is_same.argmin())
+            agreed = num_agreed(child.page_ids, page_ids[position:])
             if agreed < len(child.page_ids):
                 child = child.split(agreed)
             child.uses.append(number)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import time
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -154,9 +153,3 @@ class PinnedReplay:
         if over > 0:
             tree.evict(over, run.end_s)
         self._admit(run.end_s)
-
-
-def timed(replay) -> tuple[Counts, float]:
-    """The result of a call and the seconds it took."""
-    started = time.perf_counter()
-    return replay(), time.perf_counter() - started

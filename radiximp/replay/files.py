@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import orjson
 
@@ -25,20 +27,31 @@ def check_writable(path: Path) -> None:
         raise FileError(f"cannot write {path}: {error.strerror}") from error
 
 
-def write_whole(path: Path, content: bytes) -> None:
+@contextmanager
+def staged(path: Path, is_durable: bool = True) -> Iterator[BinaryIO]:
+    """A file beside `path` to write; it takes the path's place when the block ends well, and goes when it does not.
+
+    is_durable: wait until the content is on the disk, which can take long.
+    """
+    descriptor, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with open(descriptor, "wb") as file:
+            yield file
+            os.fchmod(file.fileno(), 0o644)
+            file.flush()
+            if is_durable:
+                os.fsync(file.fileno())
+        os.replace(beside, path)
+    except BaseException:  # also ^C
+        os.unlink(beside)
+        raise
+
+
+def write_whole(path: Path, content: bytes, is_durable: bool = True) -> None:
     """The file appears with all its content or stays as it was. Raises FileError."""
     try:
-        descriptor, staged = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with open(descriptor, "wb") as file:
-                file.write(content)
-                os.fchmod(file.fileno(), 0o644)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(staged, path)
-        except BaseException:  # also ^C
-            os.unlink(staged)
-            raise
+        with staged(path, is_durable) as file:
+            file.write(content)
     except OSError as error:
         raise FileError(f"cannot write {path}: {error.strerror}") from error
 

@@ -10,10 +10,11 @@ import numpy as np
 
 from radiximp.config import PolicyConfig
 from radiximp.policy.history import NodeHistory
+from radiximp.policy.prefix_digest import num_agreed
 from radiximp.policy.registry import make_policy
 from radiximp.policy.uses import record_use
 from radiximp.policy.victims import VictimWalk
-from radiximp.replay.tree import Node, ReplayTree, agreed_pages
+from radiximp.replay.tree import Node, ReplayTree
 
 
 class UnknownNode(Exception):
@@ -88,7 +89,7 @@ class RecordedTree(ReplayTree):
                 return
             self.tick += 1
             node.last_access_time = self.tick
-            agreed = agreed_pages(node, page_ids[position:])
+            agreed = num_agreed(node.page_ids, page_ids[position:])
             if agreed < len(node):
                 rest, node = node, self._split(node, agreed)
                 self.tick += 2

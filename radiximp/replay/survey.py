@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from radiximp.replay.readers.runs import num_kept
+from radiximp.policy.prefix_digest import num_agreed
 from radiximp.replay.trace import Trace
 
 _PROGRESS_REQUESTS = 256
@@ -72,7 +72,7 @@ def _insert(node: _Run, page_ids: np.ndarray) -> int:
         if child is None:
             node.children[first] = _Run(page_ids[position:].copy(), {})
             return len(page_ids) - position
-        agreed = num_kept(child.page_ids, page_ids[position:])
+        agreed = num_agreed(child.page_ids, page_ids[position:])
         if agreed < len(child.page_ids):
             tail = _Run(child.page_ids[agreed:].copy(), child.children)
             child.page_ids = child.page_ids[:agreed].copy()

@@ -14,7 +14,7 @@ import numpy as np
 from radiximp.policy.base import Policy
 from radiximp.policy.ghosts import GhostTable, in_pieces
 from radiximp.policy.history import NodeHistory
-from radiximp.policy.prefix_digest import extended, namespace_hasher
+from radiximp.policy.prefix_digest import extended, namespace_hasher, num_agreed, prefix_hasher
 from radiximp.policy.uses import inherit_gap
 from radiximp.policy.victims import tail_tokens
 
@@ -26,7 +26,7 @@ class Node:
     """A run of pages; on device only if its parent is, on the host only if its parent is."""
 
     __slots__ = (
-        "id", "parent", "children", "page_ids", "history", "hasher", "last_access_time", "creation_time",
+        "id", "parent", "children", "page_ids", "history", "prefix_hasher", "last_access_time", "creation_time",
         "hit_count", "priority", "num_locks", "num_host_locks", "host_lock", "is_on_device", "is_on_host",
         "num_device_children",
     )  # fmt: skip
@@ -37,7 +37,7 @@ class Node:
         self.children: dict[int, Node] = {}
         self.page_ids = page_ids
         self.history = NodeHistory(0.0, tick)
-        self.hasher: blake2b | None = None
+        self.prefix_hasher: blake2b | None = None
         self.last_access_time = self.creation_time = tick
         self.hit_count = 0
         self.priority = 0
@@ -49,14 +49,6 @@ class Node:
 
     def __len__(self) -> int:
         return len(self.page_ids)
-
-
-def agreed_pages(node: Node, page_ids: np.ndarray) -> int:
-    """How many pages of a node `page_ids` begins with."""
-    length = min(len(node), len(page_ids))
-    differ = node.page_ids[:length] != page_ids[:length]
-    first = int(differ.argmax())
-    return first if differ[first] else length
 
 
 class ReplayTree:
@@ -94,7 +86,7 @@ class ReplayTree:
         root = self._roots.get(namespace)
         if root is None:
             root = self._roots[namespace] = Node(0, None, np.zeros(0, np.int64), 0)
-            root.hasher = namespace_hasher(namespace)
+            root.prefix_hasher = namespace_hasher(namespace)
             root.num_locks = 1
             root.is_on_host = True
         return root
@@ -106,7 +98,7 @@ class ReplayTree:
             child = node.children.get(int(page_ids[position]))
             if child is None:
                 break
-            agreed = agreed_pages(child, page_ids[position:])
+            agreed = num_agreed(child.page_ids, page_ids[position:])
             if agreed < len(child):
                 # As in SGLang, to be cut by a prompt counts as an access of the rest.
                 self.tick += 1
@@ -171,10 +163,9 @@ class ReplayTree:
         self._settle(parent)
         return node
 
-    def _hasher(self, node: Node) -> blake2b:
-        if node.hasher is None:
-            node.hasher = extended(self._hasher(node.parent), node.page_ids)
-        return node.hasher
+    @staticmethod
+    def _hasher(node: Node) -> blake2b:
+        return prefix_hasher(node, lambda passed: passed.page_ids, namespace_hasher)
 
     # ---- uses ----
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -52,9 +51,12 @@ def _check_law_path(law_path: str, server_args) -> None:
         raise ConfigError(
             "law_path: not with --pp-size above 1, whose stages would not start from the same law"
         )
-    folder = Path(law_path).absolute().parent
-    if Path(law_path).is_dir() or not os.access(folder, os.W_OK):
-        raise ConfigError(f"law_path: expected a file in a folder that can be written, got {law_path!r}")
+    try:
+        check_writable(Path(law_path))
+    except FileError:
+        raise ConfigError(
+            f"law_path: expected a file in a folder that can be written, got {law_path!r}"
+        ) from None
 
 
 def _is_ours(server_args) -> bool:

@@ -7,13 +7,13 @@ are told. A file that does not fit is refused with one line and the server start
 from __future__ import annotations
 
 import logging
-import os
 from pathlib import Path
 
 from sglang.srt.runtime_context import get_parallel, get_server_args
 
 from radiximp.policy.gittins import GittinsPolicy
 from radiximp.policy.saved_law import SavedLawError, dump_law, load_law
+from radiximp.replay.files import FileError, write_whole
 
 logger = logging.getLogger(__name__)
 
@@ -59,9 +59,9 @@ class LawFile:
         if now_s - self._saved_s < _SAVE_INTERVAL_S or not self._is_writer:
             return
         self._saved_s = now_s
-        beside = self._path.with_name(f"{self._path.name}.new")
         try:
-            beside.write_bytes(dump_law(self._policy.law, now_s, self._model))
-            os.replace(beside, self._path)
-        except OSError as error:
-            logger.warning("radiximp: law_path %s cannot be written: %s", self._path, error.strerror)
+            # The scheduler does not wait for the disk: a file that a power cut damaged is refused at the next start.
+            content = dump_law(self._policy.law, now_s, self._model)
+            write_whole(self._path, content, is_durable=False)
+        except FileError as error:
+            logger.warning("radiximp: law_path: %s", error)

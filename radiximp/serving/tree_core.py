@@ -128,30 +128,21 @@ class ImportanceTreeCore(TreeAnnotations, UnifiedTreeCore):
         ghosts = take_ghosts(self, parent, key)
         if not self._can_cut:
             ghosts = [ghosts[-1]] if ghosts and ghosts[-1][0] == len(key) else []
-        if not ghosts:  # as the loop below would, for what most inserts are
-            is_next_turn = parent is not self.root_node and not parent.children
-            node = super()._add_new_node(parent, key, value, **kwargs)
-            if is_next_turn:
-                self.history_of(node).follow()
-            else:
-                self.history_of(node)
-            return node
+        if not ghosts:
+            return self._add_piece(parent, key, value, None, **kwargs)
         for start, end, ghost in in_pieces(ghosts, len(key)):
-            is_next_turn = parent is not self.root_node and not parent.children
-            is_whole = end - start == len(key)
-            node = super()._add_new_node(
-                parent,
-                key if is_whole else key[start:end],
-                value if is_whole else value[start:end],
-                **kwargs,
-            )
-            history = self.history_of(node)
-            if ghost is not None:
-                history.revive(ghost)
-            elif is_next_turn:
-                history.follow()
-            parent = node
+            parent = self._add_piece(parent, key[start:end], value[start:end], ghost, **kwargs)
         return parent
+
+    def _add_piece(self, parent, key, value, ghost: NodeHistory | None, **kwargs) -> UnifiedTreeNode:
+        is_next_turn = parent is not self.root_node and not parent.children
+        node = super()._add_new_node(parent, key, value, **kwargs)
+        history = self.history_of(node)
+        if ghost is not None:
+            history.revive(ghost)
+        elif is_next_turn:
+            history.follow()
+        return node
 
     def insert_host(self, node_id, key, host_value, hash_value):
         """As the base class; a node that comes from storage has its history back too."""

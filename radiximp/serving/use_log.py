@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from radiximp.policy.history import NodeHistory
-from radiximp.policy.prefix_digest import extended, namespace_hasher
+from radiximp.policy.prefix_digest import extended, namespace_hasher, prefix_hasher
 from radiximp.policy.uses import record_use
 
 if TYPE_CHECKING:
@@ -115,20 +115,11 @@ class UseLog:
             core.touch_leaf(node)
 
 
-def prefix_hasher(core: ImportanceTreeCore, parent: UnifiedTreeNode, key: RadixKey) -> blake2b:
-    """Hasher of the prefix that ends with `parent`, in the namespace of `key`; kept on the nodes it passes."""
-    chain = []
-    while parent is not core.root_node and getattr(parent, "prefix_hasher", None) is None:
-        chain.append(parent)
-        parent = parent.parent
-    if parent is core.root_node:
-        hasher = namespace_hasher(key.extra_key, key.cache_salt)
-    else:
-        hasher = parent.prefix_hasher
-    for node in reversed(chain):
-        hasher = extended(hasher, token_ids_of(node.key))
-        node.prefix_hasher = hasher
-    return hasher
+def _hasher(parent: UnifiedTreeNode, key: RadixKey) -> blake2b:
+    """Hasher of the prefix that ends with `parent`, in the namespace of `key`."""
+    return prefix_hasher(
+        parent, lambda node: token_ids_of(node.key), lambda: namespace_hasher(key.extra_key, key.cache_salt)
+    )
 
 
 def leave_ghost(core: ImportanceTreeCore, node: UnifiedTreeNode) -> None:
@@ -136,7 +127,7 @@ def leave_ghost(core: ImportanceTreeCore, node: UnifiedTreeNode) -> None:
     if core.ghosts.capacity == 0:
         return
     token_ids = token_ids_of(node.key)
-    first_page = extended(prefix_hasher(core, node.parent, node.key), token_ids[: core.page_size])
+    first_page = extended(_hasher(node.parent, node.key), token_ids[: core.page_size])
     core.ghosts.put(first_page.digest(), token_ids, core.history_of(node))
 
 
@@ -146,7 +137,7 @@ def take_ghosts(
     """(end, history) of the pieces of `key`, which continues `parent`, that were in the tree before."""
     if not core.ghosts.may_know(key.token_ids[0]):
         return []
-    return core.ghosts.take(prefix_hasher(core, parent, key), token_ids_of(key), core.page_size)
+    return core.ghosts.take(_hasher(parent, key), token_ids_of(key), core.page_size)
 
 
 def token_ids_of(key: RadixKey) -> np.ndarray:

@@ -12,17 +12,13 @@ from array import array
 import numpy as np
 import pytest
 import torch
-from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams, InsertParams, MatchPrefixParams
-from sglang.srt.mem_cache.cache_init_params import CacheInitParams
-from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
 from sglang.srt.mem_cache.radix_cache import RadixKey
-from sglang.srt.mem_cache.unified_cache.components import ComponentType
-from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
 from radiximp.policy.baselines.stock import RANKS, TLRU, StockPolicy
 from radiximp.replay.engine import hit_pages
 from radiximp.replay.tree import ReplayTree
+from tests.sglang.kv_rig import KvRig
 
 NUM_SEEDS = 20
 NUM_STEPS = 200
@@ -35,35 +31,9 @@ class Served:
 
     def __init__(self, policy: str, page_size: int) -> None:
         self.page_size = page_size
-        pool_tokens = POOL_PAGES * page_size
-        options = {"size": pool_tokens, "dtype": torch.float16, "device": "cpu", "need_sort": False}
-        if page_size == 1:
-            self.allocator = TokenToKVPoolAllocator(kvcache=None, **options)
-        else:
-            pool = MHATokenToKVPool(
-                size=pool_tokens,
-                page_size=page_size,
-                dtype=torch.float16,
-                head_num=1,
-                head_dim=1,
-                layer_num=1,
-                device="cpu",
-                enable_memory_saver=False,
-            )
-            self.allocator = PagedTokenToKVPoolAllocator(kvcache=pool, page_size=page_size, **options)
         config = {key: pages * page_size for key, pages in _TLRU_PAGES.items()} if policy == "tlru" else None
-        self.cache = UnifiedRadixCache(
-            CacheInitParams(
-                disable=False,
-                req_to_token_pool=None,
-                token_to_kv_pool_allocator=self.allocator,
-                page_size=page_size,
-                eviction_policy=policy,
-                eviction_policy_config=config,
-                tree_components=(ComponentType.FULL,),
-                tree_core_backend="python",
-            )
-        )
+        rig = KvRig(POOL_PAGES * page_size, page_size, policy, config, tree_core_backend="python")
+        self.cache, self.allocator = rig.cache, rig.allocator
         self.victims: list[tuple[tuple, int]] = []
         self.held: list = []
         self._evict_leaf = self.cache.tree_core.evict_device_leaf

@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import gzip
 import math
-import os
-import tempfile
 from collections.abc import Iterator
 from itertools import islice
 from os import PathLike
@@ -26,6 +24,8 @@ from typing import Any, BinaryIO
 import numpy as np
 import orjson
 
+from radiximp.policy.prefix_digest import num_agreed
+from radiximp.replay.files import staged
 from radiximp.replay.readers import runs
 from radiximp.replay.readers.base import Format, Options
 from radiximp.replay.readers.rows import Row, rows, shown
@@ -96,24 +96,15 @@ def write_trace(trace: Trace, path: str | PathLike[str]) -> int:
     Raises TraceError for a trace without requests or a request that could not be read back, and OSError.
     """
     path = Path(path)
-    descriptor, staged = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with open(descriptor, "wb") as raw:
-            if path.name.endswith(".gz"):
-                # neither name nor time in it: the same trace gives the same bytes
-                with gzip.GzipFile("", "wb", mtime=0, fileobj=raw) as file:
-                    num_written = _write(trace, file)
-            else:
-                num_written = _write(trace, raw)
-            os.fchmod(raw.fileno(), 0o644)
-            raw.flush()
-            os.fsync(raw.fileno())
+    with staged(path) as raw:
+        if path.name.endswith(".gz"):
+            # neither name nor time in it: the same trace gives the same bytes
+            with gzip.GzipFile("", "wb", mtime=0, fileobj=raw) as file:
+                num_written = _write(trace, file)
+        else:
+            num_written = _write(trace, raw)
         if num_written == 0:
             raise TraceError(f"{path}: no requests")
-        os.replace(staged, path)
-    except BaseException:  # also ^C: nothing may stay beside the file
-        os.unlink(staged)
-        raise
     return num_written
 
 
@@ -169,7 +160,7 @@ def _page_counts(num_tokens: int, page_tokens: int) -> tuple[int, int]:
 
 
 def _fields(request: Request, previous: np.ndarray) -> dict[str, Any]:
-    keep = runs.num_kept(request.page_ids, previous)
+    keep = num_agreed(request.page_ids, previous)
     optional = {
         "keep": keep,
         "out": request.output_tokens,

@@ -55,13 +55,6 @@ def _runs(row: Row, end_of_ids: int) -> list[tuple[int, int]]:
     return runs
 
 
-def num_kept(pages: np.ndarray, previous: np.ndarray) -> int:
-    """How many ids two prompts, [n] and [m] int64, have in common from their start. O(min(n, m))."""
-    shorter = min(len(pages), len(previous))
-    differs = pages[:shorter] != previous[:shorter]
-    return int(differs.argmax()) if differs.any() else shorter
-
-
 def compressed(pages: np.ndarray) -> list[int | list[int]]:
     """The runs of [n] int64 page ids from 0, as `expanded` reads them; an id on its own is written bare."""
     if len(pages) == 0:
