@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 import statistics
+import subprocess
+import sys
 import time
 
 import pytest
@@ -61,7 +64,7 @@ def test_equals_torch_native_and_float64(shape: Shape, page_size: int, mode: For
 
 
 @pytest.mark.parametrize("shape", [Shape(), Shape(window=100)], ids=str)
-def test_result_does_not_depend_on_cached_part_chunks_decode_or_batch(shape: Shape) -> None:
+def test_result_does_not_depend_on_cached_part_chunks_or_batch(shape: Shape) -> None:
     length = 700
     rig = Rig(shape, num_slots=4096, max_tokens=length)
     whole = rig.batch([0], [length], [0], ForwardMode.EXTEND)
@@ -73,14 +76,51 @@ def test_result_does_not_depend_on_cached_part_chunks_decode_or_batch(shape: Sha
         part = rig.run(rig.ours, suffix, q[boundary:], k[boundary:], v[boundary:])
         assert torch.equal(part, expected[boundary:])
 
-        position = rig.batch([0], [boundary], [boundary - 1], ForwardMode.DECODE)
-        row = slice(boundary - 1, boundary)
-        assert torch.equal(rig.run(rig.ours, position, q[row], k[row], v[row]), expected[row])
-
     others = rig.batch([1, 0, 2], [300, length, 5], [0, 350, 4], ForwardMode.EXTEND)
     strangers = new_tokens(rig, others)
     mixed = [torch.cat((x[:300], own[350:], x[-1:])) for x, own in zip(strangers, (q, k, v), strict=True)]
     assert torch.equal(rig.run(rig.ours, others, *mixed)[300 : 300 + 350], expected[350:])
+
+
+@pytest.mark.parametrize("shape", [Shape(), Shape(window=100)], ids=str)
+def test_every_decode_step_gives_the_bits_of_an_extend(shape: Shape) -> None:
+    assert decode_steps_unlike_extend(shape, length=700) == []
+
+
+# (MKL's, oneDNN's) newest instruction set; kernels differ from one to the next.
+@pytest.mark.parametrize(
+    "limits",
+    [("AVX512_E3", "AVX512_CORE_BF16"), ("AVX512_E1", "AVX512_CORE_VNNI"), ("AVX2", "AVX2")],
+    ids=lambda limits: limits[0],
+)
+def test_every_decode_step_gives_the_bits_of_an_extend_on_older_processors(limits: tuple[str, str]) -> None:
+    if torch.backends.cpu.get_cpu_capability() != "AVX512":
+        pytest.skip("this processor is one of the older ones; the test above is for it")
+    code = (
+        "from tests.sglang.test_cpu_attention import Shape, decode_steps_unlike_extend as steps;"
+        "print(steps(Shape(), 1500), steps(Shape(num_heads=8, num_kv_heads=2, head_dim=128), 1500))"
+    )
+    environment = {"MKL_ENABLE_INSTRUCTIONS": limits[0], "ONEDNN_MAX_CPU_ISA": limits[1]}
+    result = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | environment, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[-1] == "[] []"
+
+
+def decode_steps_unlike_extend(shape: Shape, length: int) -> list[int]:
+    """Positions + 1 of one request at which a decode step's bits are not those of the whole extend."""
+    rig = Rig(shape, num_slots=2 * length, max_tokens=length)
+    whole = rig.batch([0], [length], [0], ForwardMode.EXTEND)
+    q, k, v = new_tokens(rig, whole)
+    expected = rig.run(rig.ours, whole, q, k, v)
+    unlike = []
+    for num_tokens in range(1, length + 1):
+        step = rig.batch([0], [num_tokens], [num_tokens - 1], ForwardMode.DECODE)
+        row = slice(num_tokens - 1, num_tokens)
+        if not torch.equal(rig.run(rig.ours, step, q[row], k[row], v[row]), expected[row]):
+            unlike.append(num_tokens)
+    return unlike
 
 
 def test_tap_sees_queries_keys_and_slots() -> None:

@@ -1,10 +1,8 @@
 """Attention on the CPU: only the new tokens' queries are computed, against the whole cached prefix.
 
 A query's result is a function of its request's own tokens and of its position, and of nothing else: not
-of the batch, not of how much of the prefix was cached, loaded back or prefilled in chunks. To get that,
-queries are computed in tiles of `TILE` that are aligned to absolute positions, and every shape that
-reaches the kernel depends on the tile's position alone; a tile that is only partly new is padded.
-`AttentionTap` is the place to read queries and KV slots from.
+of the batch, not of how much of the prefix was cached, loaded back or prefilled in chunks
+(`tiled_attention`). `AttentionTap` is the place to read queries and KV slots from.
 """
 
 from __future__ import annotations
@@ -16,22 +14,19 @@ import torch
 from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
 from sglang.srt.layers.radix_attention import AttentionType
 from sglang.srt.mem_cache.memory_pool import KVWriteLoc
-from torch.nn.functional import scaled_dot_product_attention
 
-from radiximp.serving.cpu.causal_mask import CausalMask
 from radiximp.serving.cpu.platform import ATTENTION_BACKEND
+from radiximp.serving.cpu.tiled_attention import (
+    TILE,
+    HeadShape,
+    TiledAttention,
+    decode_is_like_extend,
+)
 
 if TYPE_CHECKING:
     from sglang.srt.layers.radix_attention import RadixAttention
     from sglang.srt.model_executor.forward_batch_info import ForwardBatch
     from sglang.srt.model_executor.model_runner import ModelRunner
-
-# Positions per query tile. A larger one makes a cold prefill a little faster (15 % at 128) and a
-# short suffix on a long prefix twice as slow.
-TILE = 64
-# A decode step's keys are padded to a multiple of the kernel's vector width, or else it would sum the
-# last few in another order than a prefill of the same tokens does.
-DECODE_ALIGNMENT = 16
 
 
 @dataclass(frozen=True)
@@ -70,22 +65,22 @@ class RadiximpCpuAttention(AttentionBackend):
         super().__init__()
         self.req_to_token_pool = runner.req_to_token_pool
         self.token_to_kv_pool = runner.token_to_kv_pool
-        self.mask = CausalMask(TILE)
+        self.attention = TiledAttention()
         self.spans: list[RequestSpan] = []
 
     def init_forward_metadata(self, forward_batch: ForwardBatch) -> None:
         lengths = forward_batch.seq_lens.tolist()
         if forward_batch.forward_mode.is_decode_or_idle():
-            new_lengths, alignment = [1] * len(lengths), DECODE_ALIGNMENT
+            new_lengths = [1] * len(lengths)
         else:
-            new_lengths, alignment = forward_batch.extend_seq_lens.tolist(), TILE
+            new_lengths = forward_batch.extend_seq_lens.tolist()
         self.spans = []
         first_row = 0
         for index, length, new in zip(
             forward_batch.req_pool_indices.tolist(), lengths, new_lengths, strict=True
         ):
             slots = self.req_to_token_pool.req_to_token[index, :length].to(torch.int64)
-            padding = -length % alignment
+            padding = -length % TILE
             if padding:
                 slots = torch.cat((slots, slots[-1:].expand(padding)))
             self.spans.append(RequestSpan(first_row, new, length, slots, index))
@@ -93,11 +88,11 @@ class RadiximpCpuAttention(AttentionBackend):
 
     def forward_extend(self, q, k, v, layer, forward_batch, save_kv_cache=True) -> torch.Tensor:
         """Writes the new tokens' K and V, returns their attention [num_tokens, num_heads * v_head_dim]."""
-        return self._forward(q, k, v, layer, forward_batch, save_kv_cache, self._extend)
+        return self._forward(q, k, v, layer, forward_batch, save_kv_cache, self.attention.extend)
 
     def forward_decode(self, q, k, v, layer, forward_batch, save_kv_cache=True) -> torch.Tensor:
         """As `forward_extend`, for one new token per request."""
-        return self._forward(q, k, v, layer, forward_batch, save_kv_cache, self._decode)
+        return self._forward(q, k, v, layer, forward_batch, save_kv_cache, self.attention.decode)
 
     def support_triton(self) -> bool:
         return False
@@ -110,61 +105,26 @@ class RadiximpCpuAttention(AttentionBackend):
         value_cache = self.token_to_kv_pool.get_value_buffer(layer.layer_id)
         q = q.reshape(-1, layer.tp_q_head_num, layer.qk_head_dim)
         output = q.new_empty(q.shape[0], layer.tp_q_head_num, layer.v_head_dim)
+        heads = HeadShape(layer.tp_q_head_num, layer.tp_k_head_num, layer.scaling, _window(layer))
         for span in self.spans:
             rows = slice(span.first_row, span.first_row + span.num_new_tokens)
             keys = key_cache.index_select(0, span.slots)
             values = value_cache.index_select(0, span.slots)
             if self.tap is not None:
                 self.tap.observe(layer, span, q[rows], keys[: span.num_tokens])
-            output[rows] = attend(q[rows], keys, values, span, layer)
+            output[rows] = attend(q[rows], keys, values, span.num_prefix_tokens, heads)
         return output.flatten(1)
 
-    def _extend(self, q, keys, values, span: RequestSpan, layer) -> torch.Tensor:
-        """[num_new_tokens, num_heads, v_head_dim] of one request, tile by tile."""
-        first_tile = span.num_prefix_tokens // TILE
-        num_tiles = -(-span.num_tokens // TILE) - first_tile
-        num_kv_heads, group = layer.tp_k_head_num, layer.tp_q_head_num // layer.tp_k_head_num
-        offset = span.num_prefix_tokens - first_tile * TILE
-        padded = q.new_zeros(num_tiles * TILE, *q.shape[1:])
-        padded[offset : offset + span.num_new_tokens] = q
-        # Query heads that share a KV head become rows of one problem, so that K and V are not repeated.
-        tiles = padded.view(num_tiles, TILE, num_kv_heads, group, -1).permute(0, 2, 3, 1, 4)
-        tiles = tiles.reshape(num_tiles, 1, num_kv_heads, group * TILE, -1)
-        keys, values = keys.transpose(0, 1)[None], values.transpose(0, 1)[None]
-        window = _window(layer)
-        output = []
-        for i, tile in enumerate(tiles):
-            begin = (first_tile + i) * TILE
-            first_key = 0 if window is None else max(0, begin - window) // TILE * TILE
-            seen = slice(first_key, begin + TILE)
-            mask = self.mask.tile(begin - first_key, group, window, q.dtype)
-            output.append(
-                scaled_dot_product_attention(
-                    tile, keys[:, :, seen], values[:, :, seen], attn_mask=mask, scale=layer.scaling
-                )
-            )
-        result = torch.cat(output).view(num_tiles, num_kv_heads, group, TILE, -1)
-        result = result.permute(0, 3, 1, 2, 4).reshape(num_tiles * TILE, layer.tp_q_head_num, -1)
-        return result[offset : offset + span.num_new_tokens]
 
-    def _decode(self, q, keys, values, span: RequestSpan, layer) -> torch.Tensor:
-        """[1, num_heads, v_head_dim] of one request's newest token."""
-        window = _window(layer)
-        position = span.num_tokens - 1
-        begin = position // DECODE_ALIGNMENT * DECODE_ALIGNMENT
-        # The same first key as the extend of this position, hence the same order of summation.
-        tile_begin = position // TILE * TILE
-        first_key = 0 if window is None else max(0, tile_begin - window) // TILE * TILE
-        group = layer.tp_q_head_num // layer.tp_k_head_num
-        mask = self.mask.row(position - begin, begin - first_key, DECODE_ALIGNMENT, group, window, q.dtype)
-        output = scaled_dot_product_attention(
-            q.view(1, layer.tp_k_head_num, -1, layer.qk_head_dim),
-            keys[first_key:].transpose(0, 1)[None],
-            values[first_key:].transpose(0, 1)[None],
-            attn_mask=mask,
-            scale=layer.scaling,
-        )
-        return output.view(1, layer.tp_q_head_num, -1)
+def prepare(model: torch.nn.Module) -> None:
+    """Measure for every layer's heads what decode steps rely on now, while the model loads."""
+    from sglang.srt.layers.radix_attention import RadixAttention
+
+    dtype = next(model.parameters()).dtype
+    for layer in model.modules():
+        if isinstance(layer, RadixAttention):
+            group = layer.tp_q_head_num // layer.tp_k_head_num
+            decode_is_like_extend(group, layer.qk_head_dim, layer.v_head_dim, dtype)
 
 
 def register() -> None:

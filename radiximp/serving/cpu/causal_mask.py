@@ -20,19 +20,6 @@ class CausalMask:
         buffer, origin = self._buffer(num_keys_before, group, window, dtype)
         return buffer[:, origin - num_keys_before : origin + self.tile_size]
 
-    def row(
-        self,
-        row: int,
-        num_keys_before: int,
-        num_keys: int,
-        group: int,
-        window: int | None,
-        dtype: torch.dtype,
-    ) -> torch.Tensor:
-        """[1, num_keys_before + num_keys]: query `row` of a tile that is only `num_keys` long."""
-        buffer, origin = self._buffer(num_keys_before, group, window, dtype)
-        return buffer[row : row + 1, origin - num_keys_before : origin + num_keys]
-
     def _buffer(
         self, num_keys_before: int, group: int, window: int | None, dtype: torch.dtype
     ) -> tuple[torch.Tensor, int]:

@@ -67,6 +67,7 @@ class RadiximpCpuPlatform(CpuDeviceMixin, SRTPlatform):
             )
 
     def post_load_model(self, model: torch.nn.Module) -> None:
-        from radiximp.serving.cpu import linear
+        from radiximp.serving.cpu import attention, linear
 
         linear.prepare(model)
+        attention.prepare(model)
