@@ -7,6 +7,7 @@ from pathlib import Path
 
 from radiximp.config import ConfigError, PolicyConfig
 from radiximp.replay.files import FileError, check_writable
+from radiximp.serving import interrupt
 from radiximp.serving.strategy import POLICY_NAME
 
 HTTP_SERVER = "sglang.srt.entrypoints.http_server"
@@ -64,7 +65,7 @@ def _is_ours(server_args) -> bool:
 
 
 def check_command_line(server_args, argv) -> None:
-    """After the command line is parsed: check it, print one line and exit 2 on a mistake; add our routes."""
+    """After the command line is parsed: check it, print one line and exit 2 on a mistake; add our routes, answer ^C."""
     try:
         check_server_args(server_args)
     except ConfigError as error:
@@ -74,3 +75,4 @@ def check_command_line(server_args, argv) -> None:
         from radiximp.serving.http import add_routes
 
         add_routes()
+        interrupt.answer_in_launcher()

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,6 +140,34 @@ def run_to_exit(
         env={**os.environ, **(env or {})},
     )
     return done.returncode, done.stdout.decode(errors="replace")
+
+
+def interrupt_start(
+    flags: Sequence[str], *, model: str | Path, is_time: Callable[[psutil.Process, str], bool]
+) -> tuple[int, str, list[psutil.Process]]:
+    """^C, as a terminal sends it, to a server that starts, as soon as `is_time(process, log)`.
+
+    Returns its exit code, its output and the processes that it left behind.
+    """
+    command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(model), *flags]
+    with tempfile.TemporaryDirectory(prefix="radiximp-server-") as folder:
+        log_path = Path(folder) / "server.log"
+        with log_path.open("wb") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        try:
+            started = psutil.Process(process.pid)
+            while not is_time(started, log_path.read_text(errors="replace")):
+                try:
+                    raise ServerDied(f"ended with {process.wait(POLL_S)}\n{tail(log_path)}")
+                except subprocess.TimeoutExpired:
+                    continue
+            workers = started.children(recursive=True)
+            _signal_group(process.pid, signal.SIGINT)
+            code = process.wait(STOP_TIMEOUT_S)
+            _, left = psutil.wait_procs(workers, timeout=STOP_TIMEOUT_S)
+            return code, log_path.read_text(errors="replace"), left
+        finally:
+            stop(process)
 
 
 def free_port() -> int:

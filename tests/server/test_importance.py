@@ -8,13 +8,15 @@ import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import httpx
 import pytest
 
 from eval.equivalence import ENVIRONMENT, FLAGS, NUM_OUTPUT_TOKENS, answers, mixed_requests
-from tests.server.server import launch, run_to_exit
+from tests.server.server import free_port, interrupt_start, launch, run_to_exit
 
 IMPORTANCE = ["--radix-eviction-policy", "importance"]
 # Small enough for constant eviction on both tiers.
@@ -68,6 +70,22 @@ def test_it_is_alive_whatever_tree_core_the_environment_names(core, has_host, ex
         assert stats(server)["nodes"] == stats(server)["ghosts"] == 0
 
 
+@pytest.mark.parametrize(
+    "is_time",
+    [
+        lambda process, log: len(process.children()) >= 2,
+        lambda process, log: "Load weight begin" in log,
+    ],
+    ids=["workers import", "weights load"],
+)
+def test_interrupted_start_says_so_in_one_line(is_time, model_path: Path):
+    flags = [*IMPORTANCE, "--port", str(free_port())]
+    code, output, left = interrupt_start(flags, model=model_path, is_time=is_time)
+    assert (code, left) == (130, [])
+    assert output.count("error: interrupted; the server was stopped\n") == 1
+    assert "Traceback" not in output
+
+
 def test_off_means_off():
     with launch(SMALL) as server:
         for seed in range(8):
@@ -81,18 +99,26 @@ def test_off_means_off():
         assert "radiximp" not in state["internal_states"][0]
 
 
-def test_three_ranks_choose_the_same_victims():
-    environment = {"SGLANG_ENABLE_RANK_CONSENSUS_CHECKER": "1", **ENVIRONMENT}
+def test_three_ranks_with_skewed_clocks_choose_the_same_victims():
+    search_path = [str(Path(__file__).parent / "skewed_clock"), os.environ.get("PYTHONPATH", "")]
+    environment = {
+        "SGLANG_ENABLE_RANK_CONSENSUS_CHECKER": "1",
+        "PYTHONPATH": os.pathsep.join(filter(None, search_path)),
+        **ENVIRONMENT,
+    }
     with launch([*FLAGS, *IMPORTANCE, "--tp-size", "3", "--log-level", "info"], env=environment) as server:
         rows = answers(server, mixed_requests(300, seed=3))
         assert len(rows) == 300
         found = stats(server)
         assert found["evictions"]["device"] > 100 and found["evictions"]["host"] > 0
         server.flush()
-        flushes = re.findall(r"TP(\d).*flush after (\d+) device and (\d+) host.*digest (\d+)", server.log())
-        assert [rank for rank, *_ in sorted(flushes)] == ["0", "1", "2"]
-        assert len({victims for _, *victims in map(tuple, flushes) for victims in [tuple(victims)]}) == 1
-        assert int(flushes[0][3]) == found["victim_digest"]
+        line = r"\[(\S+ \S+) TP(\d)\].*flush after (\d+) device and (\d+) host.*digest (\d+)"
+        flushes = re.findall(line, server.log())
+        assert sorted(rank for _, rank, *_ in flushes) == ["0", "1", "2"]
+        assert len({(device, host, digest) for *_, device, host, digest in flushes}) == 1
+        assert int(flushes[0][-1]) == found["victim_digest"]
+        clocks = sorted(datetime.fromisoformat(when) for when, *_ in flushes)
+        assert all(b - a > timedelta(minutes=30) for a, b in pairwise(clocks)), clocks
 
 
 def test_it_answers_what_lru_answers():
