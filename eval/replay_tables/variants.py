@@ -40,8 +40,8 @@ def without(feature: str) -> type[GittinsPolicy]:
     place = FEATURES.index(feature)
 
     class Without(GittinsPolicy):
-        def forget(self) -> None:
-            super().forget()
+        def __init__(self, config: PolicyConfig) -> None:
+            super().__init__(config)
             class_id = self.law.class_id
             self.law.class_id = lambda features: class_id(
                 tuple(0 if number == place else value for number, value in enumerate(features))

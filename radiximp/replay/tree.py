@@ -23,7 +23,7 @@ _SELECTIVE_HIT_COUNT = 2
 
 
 class Node:
-    """A run of pages; on device only if its parent is, on the host only if its parent is."""
+    """A run of pages; on device only if its parent is; on the host only if its parent is, but under write_back."""
 
     __slots__ = (
         "id", "parent", "children", "page_ids", "history", "prefix_hasher", "last_access_time", "creation_time",
@@ -72,6 +72,8 @@ class ReplayTree:
         self.device_leaves = policy.new_index(lambda leaf: ())
         self.host_leaves = policy.new_index(lambda leaf: ())
         self.device_pages = self.host_pages = 0
+        # write_back: nodes that came to be on both tiers, in this order; looked at again before it is relied on.
+        self._duplicates: dict[Node, None] = {}
         self.num_nodes = 0
         self.tick = 0
         self.num_evicted_pages = {"device": 0, "host": 0}
@@ -127,6 +129,7 @@ class ReplayTree:
         node.parent = head
         head.children[int(node.page_ids[0])] = node
         self.num_nodes += 1
+        self._note_duplicate(head)
         self._touch((node,))
         return head
 
@@ -212,6 +215,9 @@ class ReplayTree:
                 self.device_pages += len(node)
                 self._settle(node)
                 self._settle(node.parent)
+        # As in SGLang, from the end of the path on.
+        for node in reversed(path):
+            self._note_duplicate(node)
 
     def back_up(self, path: list[Node]) -> None:
         """Copy to the host what the write policy says, from the root on, as far as the host has room."""
@@ -223,13 +229,17 @@ class ReplayTree:
                 return
 
     def _copy_to_host(self, node: Node) -> bool:
-        if not node.parent.is_on_host and node.parent.parent is not None:
-            return False
         shortfall = self.host_pages + len(node) - self.host_capacity_pages
+        if self._is_write_back:
+            shortfall -= self._drop_duplicates(shortfall)
+        elif not node.parent.is_on_host and node.parent.parent is not None:
+            return False
         if shortfall > 0 and not self._evict_host(shortfall):
             return False
         node.is_on_host = True
         self.host_pages += len(node)
+        # As in SGLang, where a node that is about to leave the device is on both tiers for a moment.
+        self._note_duplicate(node)
         return True
 
     def evict(self, num_pages: int, now_s: float) -> int:
@@ -244,8 +254,8 @@ class ReplayTree:
             freed += len(victim)
             self.num_evicted_pages["device"] += len(victim)
             self.on_victim(victim, "device")
-            if self._is_write_back and not victim.is_on_host:
-                self._back_up_chain(victim)
+            if self._is_write_back and not victim.is_on_host and not self._copy_to_host(victim):
+                self._drop_below(victim)
             self._drop_from_device(victim)
         return freed
 
@@ -257,14 +267,38 @@ class ReplayTree:
             self._split(leaf, len(leaf) - num_tokens // self.page_tokens)
         return leaf
 
-    def _back_up_chain(self, node: Node) -> None:
-        chain = []
-        while node.parent is not None and not node.is_on_host:
-            chain.append(node)
-            node = node.parent
-        for node in reversed(chain):
-            if not self._copy_to_host(node):
-                return
+    def _note_duplicate(self, node: Node) -> None:
+        if self._is_write_back and node.is_on_device and node.is_on_host:
+            self._duplicates.setdefault(node)
+
+    def _drop_duplicates(self, num_pages: int) -> int:
+        """Free host pages whose nodes are on the device too, those that the device is about to lose last; how many."""
+        freed, gone = 0, []
+        for is_sparing in (True, False):
+            for node in self._duplicates:
+                if freed >= num_pages:
+                    break
+                if not (node.is_on_device and node.is_on_host):
+                    gone.append(node)
+                elif not (is_sparing and node in self.device_leaves):
+                    node.is_on_host = False
+                    self.host_pages -= len(node)
+                    freed += len(node)
+                    gone.append(node)
+        for node in gone:
+            self._duplicates.pop(node, None)
+        return freed
+
+    def _drop_below(self, node: Node) -> None:
+        """Take what is below a device leaf, on the host only, out of the tree: the host has no room for the leaf."""
+        below = list(node.children.values())
+        for child in below:
+            below.extend(child.children.values())
+        for child in reversed(below):
+            self.num_evicted_pages["host"] += len(child)
+            self.on_victim(child, "host")
+            self.host_pages -= len(child)
+            self._remove(child)
 
     def _drop_from_device(self, node: Node) -> None:
         node.is_on_device = False
@@ -300,6 +334,7 @@ class ReplayTree:
         first_page = extended(self._hasher(node.parent), node.page_ids[:1]).digest()
         self.ghosts.put(first_page, node.page_ids, node.history)
         del node.parent.children[int(node.page_ids[0])]
+        self._duplicates.pop(node, None)
         self.num_nodes -= 1
 
     def _settle(self, node: Node) -> None:
@@ -340,7 +375,8 @@ class ReplayTree:
             assert len(node) and node.parent.children[int(node.page_ids[0])] is node
             assert node.is_on_device or node.is_on_host, f"node {node.id} is nowhere"
             assert not node.is_on_device or node.parent.is_on_device, f"node {node.id} hangs in the air"
-            assert not node.is_on_host or node.parent.is_on_host, f"host node {node.id} hangs in the air"
+            is_above_on_host = node.parent.is_on_host or self._is_write_back
+            assert not node.is_on_host or is_above_on_host, f"host node {node.id} hangs in the air"
             assert is_under_root or node.parent.num_locks >= node.num_locks >= 0
             num_below = sum(child.is_on_device for child in node.children.values())
             assert node.num_device_children == num_below

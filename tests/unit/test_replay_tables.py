@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from eval.replay_tables import plan, runner, tables, verdicts
 from eval.replay_tables.__main__ import main
-from eval.replay_tables.variants import VARIANTS, applied
+from eval.replay_tables.variants import FEATURES, VARIANTS, applied
 from eval.replay_tables.workloads import AGENTS
+from radiximp.config import PolicyConfig
 from radiximp.policy import reuse_law
-from radiximp.policy.registry import POLICIES
+from radiximp.policy.history import NodeHistory
+from radiximp.policy.registry import POLICIES, make_named_policy
 
 
 def test_every_part_writes_rows_and_a_table_and_does_not_run_them_again(tmp_path, capsys, monkeypatch):
@@ -46,6 +50,39 @@ def test_a_variant_leaves_nothing_behind():
         with applied(name):
             assert POLICIES["importance"] != before[0]
         assert (POLICIES["importance"], reuse_law.gittins_index) == before
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_variant_is_another_policy(name):
+    """A piece that is taken away is gone: no class knows the feature, or the curves are others."""
+    seen, curves = {}, {}
+    for variant in ("", name):
+        with applied(variant):
+            policy = make_named_policy("importance", PolicyConfig(), 0)
+            use_in_every_way(policy)
+        classes = [features for features in policy.law.evidence(policy.now_s)[0] if features]
+        seen[variant] = [set(values) for values in zip(*classes, strict=True)]
+        curves[variant] = [policy.curve(number).values for number in range(len(classes))]
+    if name.startswith("without "):
+        place = FEATURES.index(name.removeprefix("without "))
+        assert len(seen[""][place]) > 1 and seen[name][place] == {0}
+        assert all(len(seen[name][other]) > 1 for other in range(len(FEATURES)) if other != place)
+    elif name == "no guard":
+        assert not policy.guard.is_tripped and "is_tripped" in vars(type(policy.guard))
+    else:
+        assert curves[name] != curves[""]
+
+
+def use_in_every_way(policy) -> None:
+    """Nodes that differ in every feature of their class."""
+    rng = random.Random(0)
+    histories, now_s = [NodeHistory(0.0, 0) for _ in range(20)], 0.0
+    for tick in range(400):
+        now_s += rng.expovariate(1 / 10)
+        path = [(rng.choice(histories), 64)]
+        policy.record_uses(path, now_s, tick)
+        policy.record_end(path, rng.choice(["", "tool_use", "end_turn"]), rng.choice([0, 100, 5000]), now_s)
+    policy.advance(now_s)
 
 
 def test_traces_that_are_absent_are_one_line(tmp_path, capsys, monkeypatch):

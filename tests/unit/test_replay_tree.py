@@ -82,18 +82,17 @@ class ReplayTreeMachine(RuleBasedStateMachine):
         self.victims.append((tier, pages))
 
     def copied(self) -> set[Page]:
-        """What the victims of this eviction may have taken to the host: themselves and what is above them."""
-        gone = {page for tier, pages in self.victims if tier == "device" for page in pages}
-        return gone | {(name, ids[:end]) for name, ids in gone for end in range(1, len(ids))}
+        """What this eviction may have taken to the host: its victims on the device."""
+        return {page for tier, pages in self.victims if tier == "device" for page in pages}
 
     def locked(self) -> set[Page]:
         return {page for _, pages in self.held for page in pages}
 
-    def adopt_host(self, candidates: set[Page]) -> set[Page]:
-        """Pages that came to the host by themselves: some of the candidates, no holes."""
+    def adopt_host(self, candidates: set[Page], duplicates: set[Page] = frozenset()) -> set[Page]:
+        """Pages that came to the host by themselves: some of the candidates; only duplicates may have left it."""
         now = {page for node in self.tree.nodes() if node.is_on_host for page in self.pages_in(node)}
         added = now - self.host
-        assert self.host <= now and added <= candidates
+        assert added <= candidates and self.host - now <= duplicates
         self.host = now
         return added
 
@@ -149,8 +148,10 @@ class ReplayTreeMachine(RuleBasedStateMachine):
     def evict(self, num_pages):
         free = len(self.device - self.locked())
         before, self.victims = len(self.device), []
+        is_write_back = self.tree.write_policy == "write_back"
+        duplicates = self.device & self.host if is_write_back else set()
         freed = self.tree.evict(num_pages, self.now_s)
-        added = self.adopt_host(self.copied())
+        added = self.adopt_host(self.copied(), duplicates)
         assert self.tree.write_policy == "write_back" or not added
         assert (
             freed == before - len(self.device) == sum(len(p) for tier, p in self.victims if tier == "device")
