@@ -125,23 +125,24 @@ class ImportanceTreeCore(TreeAnnotations, UnifiedTreeCore):
 
     def _add_new_node(self, parent, key, value, **kwargs) -> UnifiedTreeNode:
         """As the base class; what was in the tree before comes back in its old pieces, each with its history."""
+        if not self.ghosts.may_know(key.token_ids[0]):
+            return self._add_piece(parent, key, value, None, **kwargs)
         ghosts = take_ghosts(self, parent, key)
         if not self._can_cut:
             ghosts = [ghosts[-1]] if ghosts and ghosts[-1][0] == len(key) else []
-        if not ghosts:
-            return self._add_piece(parent, key, value, None, **kwargs)
         for start, end, ghost in in_pieces(ghosts, len(key)):
             parent = self._add_piece(parent, key[start:end], value[start:end], ghost, **kwargs)
         return parent
 
     def _add_piece(self, parent, key, value, ghost: NodeHistory | None, **kwargs) -> UnifiedTreeNode:
-        is_next_turn = parent is not self.root_node and not parent.children
-        node = super()._add_new_node(parent, key, value, **kwargs)
-        history = self.history_of(node)
+        is_next_turn = not parent.children and parent is not self.root_node
+        node = UnifiedTreeCore._add_new_node(self, parent, key, value, **kwargs)
+        # Not `history_of`, which finds out by an exception that there is none.
+        node.history = NodeHistory(self.clock.now_s(), self.uses.tick)
         if ghost is not None:
-            history.revive(ghost)
+            node.history.revive(ghost)
         elif is_next_turn:
-            history.follow()
+            node.history.follow()
         return node
 
     def insert_host(self, node_id, key, host_value, hash_value):
@@ -208,13 +209,13 @@ class ImportanceTreeCore(TreeAnnotations, UnifiedTreeCore):
         Under a server every request carries its arrival and is counted when its prefix is inserted:
         the scheduler looks a waiting request up again and again, and none of that is a use.
         """
-        result = super().match_prefix(params)
-        if params.req is None and not self.is_serving:
+        result = UnifiedTreeCore.match_prefix(self, params)
+        if not self.is_serving and params.req is None:
             self.uses.note_lookup(self._node_arena[result.best_match_node])
         return result
 
     def _insert_commit_step(self, state) -> None:
-        super()._insert_commit_step(state)
+        UnifiedTreeCore._insert_commit_step(self, state)
         params, end_tokens = state.params, state.total_prefix_length + len(state.key)
         self.uses.note_insert(state.target_node, end_tokens, params.inserted_len, params.session_id)
 
