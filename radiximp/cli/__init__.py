@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 
 from radiximp import __version__
@@ -30,14 +31,25 @@ def main(argv: list[str] | None = None) -> int:
     for name, help_text in COMMANDS.items():
         subparsers.add_parser(name, help=help_text, add_help=False)
     args, rest = parser.parse_known_args(argv)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # a terminal that knows ASCII only
 
-    module = importlib.import_module(f"radiximp.cli.{args.command}")
-    command_parser = argparse.ArgumentParser(
-        prog=f"radiximp {args.command}", description=COMMANDS[args.command]
-    )
-    module.add_arguments(command_parser)
     try:
-        return module.run(command_parser.parse_args(rest))
+        module = importlib.import_module(f"radiximp.cli.{args.command}")
+        command_parser = argparse.ArgumentParser(
+            prog=f"radiximp {args.command}", description=COMMANDS[args.command]
+        )
+        module.add_arguments(command_parser)
+        code = module.run(command_parser.parse_args(rest))
+        sys.stdout.flush()
+        return code
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        # Only what is printed has no name. The rest in the buffer would fail again when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"radiximp {args.command}: cannot write to stdout: {error.strerror}", file=sys.stderr)
+        return 2
     except CommandError as error:
         print(f"radiximp {args.command}: {error}", file=sys.stderr)
         return 2

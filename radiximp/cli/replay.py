@@ -16,7 +16,7 @@ from radiximp.cli import CommandError
 from radiximp.cli import trace_options as options
 from radiximp.config import PolicyConfig
 from radiximp.replay import files, plot, table
-from radiximp.replay.capacity import Capacity, parse_capacities, tokens_text
+from radiximp.replay.capacity import Capacity, tokens_text
 from radiximp.replay.grid import Cell, Source
 from radiximp.replay.record_format import is_record
 from radiximp.replay.recorded import replay_record
@@ -57,9 +57,23 @@ def run(args: argparse.Namespace) -> int:
         are_records = [is_record(path) for path in args.traces]
         if not any(are_records):
             return _run(args)
+        for path in args.traces:
+            path.stat()
         if not all(are_records):
             raise CommandError("a server's records and traces are replayed apart: name one kind only")
+        check_no_options(args)
         return _replay_records(args.traces)
+
+
+def check_no_options(args: argparse.Namespace) -> None:
+    """Raise CommandError for an option that the replay of a record would ignore."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    defaults = vars(parser.parse_args(["record"]))
+    given = [name for name in defaults if name != "traces" and getattr(args, name) != defaults[name]]
+    if given:
+        flags = ", ".join("--" + name.replace("_", "-") for name in given)
+        raise CommandError(f"a server's record is replayed as it was recorded: leave out {flags}")
 
 
 def _replay_records(paths: list[Path]) -> int:
@@ -74,15 +88,15 @@ def _replay_records(paths: list[Path]) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     policies = parse_policies(args.policy)
-    capacities = parse_capacities(args.capacity, "--capacity")
-    hosts = parse_capacities(args.host_capacity, "--host-capacity", is_host=True)
+    capacities = options.parse_sizes(args.capacity, "--capacity")
+    hosts = options.parse_sizes(args.host_capacity, "--host-capacity", is_host=True)
     seeds = options.parse_seeds(args.seed)
     config = options.parse_config(args.policy_config)
     if BOUND in policies and (args.pin_running or any(host.amount for host in hosts)):
         raise CommandError(
             f"--policy {BOUND}: bounds one tier only; leave out --host-capacity and --pin-running"
         )
-    options.check_common(args)
+    options.check_common(args, args.traces)
     sources = options.open_sources(args.traces, args, seeds[0])
     surveys = options.survey_sources(sources, seeds, args.jobs)
 
@@ -98,15 +112,23 @@ def _run(args: argparse.Namespace) -> int:
         group = traces[source.name].setdefault((capacity.text, host.text), {})
         group.setdefault(policy, []).append(row)
     notes = {source.name: options.notes_of(source, surveys) for source in sources}
+    for name, groups in traces.items():
+        found = (row for rows in groups.values() for row in itertools.chain(*rows.values()))
+        if num_refused := max(row.refused_requests for row in found):
+            notes[name].append(
+                f"Up to {num_refused:,} requests are larger than a device and count as not found."
+            )
     try:
         for source in sources:
             by_seed = [surveys[source.name, seed] for seed in seeds]
             show(source, by_seed, traces[source.name], notes, args.warmup)
-    finally:  # a closed pipe must not cost the result of a long run
-        if args.json:
-            files.write_json(args.json, as_json(rows, notes, config, args))
-        if args.plot:
-            plot.plot_comparison(args.plot, traces)
+    finally:  # a closed pipe must not cost the result of a long run, nor a full disk the picture
+        try:
+            if args.json:
+                files.write_json(args.json, as_json(rows, notes, config, args))
+        finally:
+            if args.plot:
+                plot.plot_comparison(args.plot, traces)
     return 0
 
 

@@ -16,13 +16,19 @@ import orjson
 from radiximp.cli import CommandError
 from radiximp.config import ConfigError, PolicyConfig
 from radiximp.replay import files, grid, plot, table
-from radiximp.replay.capacity import CapacityError
+from radiximp.replay.capacity import Capacity, CapacityError, parse_capacities
 from radiximp.replay.readers import FORMATS
 from radiximp.replay.record_format import RecordError
 from radiximp.replay.run import WRITE_POLICIES
 from radiximp.replay.survey import Survey
 from radiximp.replay.trace import TraceError
 from radiximp.replay.workers import WorkerError
+
+# Beyond any machine and any trace, and within what JSON and a time in seconds hold exactly.
+_MAX_NUMBER = 10**15
+_MAX_MULTIPLE = 1000
+_MAX_SESSIONS = 10**9
+_MAX_HOURS = 1e6
 
 
 def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,14 +79,24 @@ def user_errors() -> Iterator[None]:
         raise CommandError(f"cannot read {error.filename}: {error.strerror}") from error
 
 
-def check_common(args: argparse.Namespace) -> None:
+def check_common(args: argparse.Namespace, paths: list[Path]) -> None:
     """Raise CommandError, or an error that `user_errors` translates, for options that are wrong by themselves."""
     if not (math.isfinite(args.warmup) and 0 <= args.warmup < 1):
         raise CommandError(f"--warmup: expected a share from 0 to less than 1, got {args.warmup:g}")
     if args.jobs < 1:
         raise CommandError(f"--jobs: expected at least 1, got {args.jobs}")
-    for path in filter(None, (args.json, args.plot)):
+    if args.hours is not None and args.hours > _MAX_HOURS:
+        raise CommandError(f"--hours: expected at most {_MAX_HOURS:g}, got {args.hours:g}")
+    if args.sessions is not None and args.sessions > _MAX_SESSIONS:
+        raise CommandError(f"--sessions: expected at most {_MAX_SESSIONS}, got {args.sessions}")
+    taken = {path.resolve(): "the trace" for path in paths}
+    for flag, path in (("--json", args.json), ("--plot", args.plot)):
+        if path is None:
+            continue
         files.check_writable(path)
+        if path.resolve() in taken:
+            raise CommandError(f"{flag}: {path} is {taken[path.resolve()]}; name another file")
+        taken[path.resolve()] = f"the file of {flag}"
     if args.plot:
         plot.check_plot(args.plot)
 
@@ -88,9 +104,24 @@ def check_common(args: argparse.Namespace) -> None:
 def parse_seeds(text: str) -> list[int]:
     """The seeds of a list, each once."""
     try:
-        return list(dict.fromkeys(int(part) for part in text.split(",")))
+        seeds = list(dict.fromkeys(int(part) for part in text.split(",")))
     except ValueError:
-        raise CommandError(f"--seed: expected whole numbers, as in 0,1,2, got {text!r}") from None
+        raise CommandError(f"--seed: expected whole numbers, as in 0,1,2, got {text[:80]!r}") from None
+    if any(abs(seed) > _MAX_NUMBER for seed in seeds):
+        raise CommandError(f"--seed: expected whole numbers up to {_MAX_NUMBER:g}, got {text[:80]!r}")
+    return seeds
+
+
+def parse_sizes(text: str, flag: str, is_host: bool = False) -> list[Capacity]:
+    """The sizes of a list. Raises CapacityError, and CommandError for what no machine has."""
+    if max(map(len, text.split(","))) > 40:
+        raise CommandError(f"{flag}: expected sizes, as in 5%,250k,2M, got {text[:80]!r}")
+    sizes = parse_capacities(text, flag, is_host=is_host)
+    if any(size.amount > (_MAX_MULTIPLE if size.unit == "x" else _MAX_NUMBER) for size in sizes):
+        raise CommandError(
+            f"{flag}: expected at most {_MAX_NUMBER:g} tokens, or {_MAX_MULTIPLE:g}x, got {text!r}"
+        )
+    return sizes
 
 
 def parse_config(text: str) -> PolicyConfig:
@@ -109,6 +140,8 @@ def open_sources(paths: list[Path], args: argparse.Namespace, seed: int) -> list
     for path in paths:
         if path.exists() and not (path.is_file() or path.is_dir()):
             raise CommandError(f"cannot read {path}: a trace is read several times, so it must be a file")
+        if not path.name.isprintable():
+            raise CommandError(f"cannot name {path.name!r} in a result: rename the file, or link it")
     unnamed = [
         grid.Source(path, "", args.format, args.page_tokens, args.sessions, args.hours) for path in paths
     ]

@@ -13,7 +13,7 @@ from radiximp.cli import CommandError
 from radiximp.cli import trace_options as options
 from radiximp.config import PolicyConfig
 from radiximp.replay import files, plan_table, planning, plot, table, tuning
-from radiximp.replay.capacity import parse_capacities, tokens_text
+from radiximp.replay.capacity import tokens_text
 
 DEFAULT_DEVICE = "0.5%,1.1%,2.3%,4.8%,10%,22%,47%,100%"
 DEFAULT_HOST = "0,1x,2x,4x"
@@ -44,13 +44,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    devices = parse_capacities(args.device or DEFAULT_DEVICE, "--device")
-    hosts = parse_capacities(args.host, "--host", is_host=True)
+    devices = options.parse_sizes(args.device or DEFAULT_DEVICE, "--device")
+    hosts = options.parse_sizes(args.host, "--host", is_host=True)
     seeds = options.parse_seeds(args.seed)
     config = options.parse_config(args.policy_config)
     if not (math.isfinite(args.prefill_tokens_per_s) and args.prefill_tokens_per_s > 0):
         raise CommandError(f"--prefill-tokens-per-s: expected more than 0, got {args.prefill_tokens_per_s:g}")
-    options.check_common(args)
+    options.check_common(args, [args.trace])
     (source,) = options.open_sources([args.trace], args, seeds[0])
     surveys = options.survey_sources([source], seeds, args.jobs)
     by_seed = {seed: surveys[source.name, seed] for seed in seeds}
@@ -73,11 +73,13 @@ def _run(args: argparse.Namespace) -> int:
             plan_table.settings_table(verdicts),
             conclusion,
         )
-    finally:  # a closed pipe must not cost the result of a long run
-        if args.json:
-            files.write_json(args.json, as_json(plan, verdicts, conclusion, notes, config, args))
-        if args.plot:
-            plot.plot_plan(args.plot, source.name, plan)
+    finally:  # a closed pipe must not cost the result of a long run, nor a full disk the picture
+        try:
+            if args.json:
+                files.write_json(args.json, as_json(plan, verdicts, conclusion, notes, config, args))
+        finally:
+            if args.plot:
+                plot.plot_plan(args.plot, source.name, plan)
     return 0
 
 

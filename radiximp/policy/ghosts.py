@@ -99,7 +99,8 @@ class GhostTable:
             start = extended(start, token_ids[position : position + agreed])
             self._pop(first_page)
             position += agreed
-            rest = segment.token_ids[agreed:]
+            # A copy: a view would keep what was taken alive too.
+            rest = segment.token_ids[agreed:].copy()
             if len(rest) == 0:
                 found.append((position, segment.history))
                 continue
@@ -120,9 +121,16 @@ class GhostTable:
 def in_pieces(
     found: Sequence[tuple[int, NodeHistory]], num_tokens: int
 ) -> Iterator[tuple[int, int, NodeHistory | None]]:
-    """(start, end, history) of the pieces that new content becomes: those that `take` found, then the rest with None."""
+    """(start, end, history) of the pieces that new content becomes: those that `take` found, then the rest with None.
+
+    Neighbours that remember the same are one piece: a prompt that left in small tails does not come back in them.
+    """
     start = 0
-    for end, history in found:
+    for number, (end, history) in enumerate(found):
+        following = found[number + 1][1] if number + 1 < len(found) else None
+        if following is not None and following.remembers_as(history):
+            following.held_tokens += history.held_tokens
+            continue
         yield start, end, history
         start = end
     if start < num_tokens:

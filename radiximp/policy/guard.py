@@ -36,9 +36,12 @@ class LruShadow:
             if held:
                 hit_tokens += held
                 self._tokens[last_number] -= held
+                if self._tokens[last_number] <= 0:
+                    del self._tokens[last_number]
             new_tokens += num_tokens
         self._held_tokens += new_tokens - hit_tokens
-        self._tokens[number] = new_tokens
+        if new_tokens:
+            self._tokens[number] = new_tokens
         while self._held_tokens > self.capacity_tokens and self._tokens:
             oldest = next(iter(self._tokens))
             dropped = min(self._tokens[oldest], self._held_tokens - self.capacity_tokens)

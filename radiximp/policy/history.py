@@ -7,6 +7,11 @@ import math
 from radiximp.importance.aggregate import ImportanceAggregate
 
 _SESSION_BITS = 64
+# What makes up the uses of a node; the logical time orders the nodes of one use.
+_USES = (
+    "weight", "last_use_s", "last_query", "num_queries", "num_returns", "gap_log2_s", "follows", "use_number",
+    "reuse_class", "span", "session_bits",
+)  # fmt: skip
 
 
 class NodeHistory:
@@ -97,6 +102,12 @@ class NodeHistory:
         """Take over what is remembered of the same content from before it was evicted."""
         self.copy_uses(ghost)
         self.importance = ghost.importance
+
+    def remembers_as(self, other: NodeHistory) -> bool:
+        """Whether both were used by the same requests at the same times, and never observed."""
+        if self.importance is not None or other.importance is not None:
+            return False
+        return all(getattr(self, name) == getattr(other, name) for name in _USES)
 
     def copy_uses(self, other: NodeHistory) -> None:
         """Take over the uses, sessions and last query of `other`."""

@@ -78,7 +78,8 @@ class ReuseLaw:
         if class_id is not None:
             return class_id
         if len(self._classes) >= self._max_classes:
-            return next(number for known, number in self._classes.items() if known[:1] in (features[:1], ()))
+            alike = (number for known, number in self._classes.items() if known[:1] == features[:1] and known)
+            return next(alike, 0)
         class_id = self._classes[features] = len(self._classes)
         if class_id >= len(self._reuse):
             self._reuse = np.concatenate([self._reuse, np.zeros_like(self._reuse)])

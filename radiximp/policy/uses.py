@@ -35,6 +35,7 @@ def record_use(
     for history, num_tokens in path:
         position += num_tokens
         if position <= counted_tokens or history.last_query == query:
+            history.is_ghost = False  # a retracted request had it before, and brought it back
             continue
         history.last_query = query
         if session_hash is not None:

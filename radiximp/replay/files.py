@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,9 +19,9 @@ class FileError(ValueError):
 
 def check_writable(path: Path) -> None:
     """Raise FileError unless a file could be put there now; leaves nothing behind."""
-    if path.exists() and not path.is_file():
-        raise FileError(f"cannot write {path}: it is not a file")
     try:
+        if path.exists() and not path.is_file():
+            raise FileError(f"cannot write {path}: it is not a file")
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}."):
             pass
     except OSError as error:
@@ -33,11 +34,13 @@ def staged(path: Path, is_durable: bool = True) -> Iterator[BinaryIO]:
 
     is_durable: wait until the content is on the disk, which can take long.
     """
+    path = path.resolve()  # a link stays, and what it names is replaced
+    mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o644
     descriptor, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with open(descriptor, "wb") as file:
             yield file
-            os.fchmod(file.fileno(), 0o644)
+            os.fchmod(file.fileno(), mode)
             file.flush()
             if is_durable:
                 os.fsync(file.fileno())

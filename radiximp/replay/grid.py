@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -55,12 +56,13 @@ class Cell:
 
 
 def named(sources: Sequence[Source], names: Sequence[str]) -> list[Source]:
-    """The sources under their traces' names, the second of a name as `name#2`."""
-    taken: dict[str, int] = {}
-    found = []
+    """The sources under their traces' names, the second of a name as `name#2`, or the next number that is free."""
+    taken, known, found = set(), set(names), []
     for source, name in zip(sources, names, strict=True):
-        taken[name] = number = taken.get(name, 0) + 1
-        found.append(replace(source, name=name if number == 1 else f"{name}#{number}"))
+        numbered = (f"{name}#{number}" for number in itertools.count(2))
+        free = name if name not in taken else next(n for n in numbered if n not in taken | known)
+        taken.add(free)
+        found.append(replace(source, name=free))
     return found
 
 

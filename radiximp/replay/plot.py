@@ -110,7 +110,7 @@ def new_figure(num_panels: int) -> Any:
 
 def finish_axes(axes: Any, title: str, capacities: Sequence[float]) -> None:
     """Titles, a logarithmic axis with a tick at each capacity in tokens, the legend."""
-    axes.set_title(title)
+    axes.set_title(title.replace("$", r"\$"))  # not a formula
     axes.set_xscale("log")
     ticks = sorted(set(capacities))
     ticks = ticks[:: -(-len(ticks) // _MAX_TICKS)]

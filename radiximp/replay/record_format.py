@@ -21,6 +21,7 @@ FORMAT = "radiximp operations"
 VERSION = 1
 _BLOCK_PAGES = 64
 _CHUNK_BYTES = 1 << 16
+_GZIP = b"\x1f\x8b"
 # Bounds the writer's memory: beyond it all blocks are forgotten, on both sides, and named anew.
 _MAX_BLOCKS = 1 << 16
 
@@ -96,6 +97,8 @@ class KeyReader:
 
     def decode(self, first: int, rest: str) -> np.ndarray:
         """[num_pages] int64."""
+        if not 0 <= first < len(self._blocks):
+            raise ValueError(f"block {first} was not named before")
         ids = np.frombuffer(b64decode(rest), self._type).astype(np.int64)
         pieces, number = [ids], first
         while number:
@@ -110,27 +113,56 @@ class KeyReader:
 
 def is_record(path: Path) -> bool:
     """Whether a file is an operation record, plain or gzip."""
-    try:
-        return FORMAT.encode() in next(_lines(path), b"")
-    except (OSError, RecordError):
+    if not path.is_file():
         return False
+    with path.open("rb") as file:
+        opening = file.read(_CHUNK_BYTES)
+    if opening.startswith(_GZIP):
+        try:
+            opening = zlib.decompressobj(wbits=31).decompress(opening, _CHUNK_BYTES)
+        except zlib.error:
+            return False
+    try:
+        header = orjson.loads(opening.split(b"\n", 1)[0])
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(header, dict) and header.get("format") == FORMAT
 
 
 def read_lines(path: Path) -> Iterator[Any]:
     """The header, then each operation. A record that breaks off (its server was killed) ends at its last whole line."""
-    for line in _lines(path):
-        yield orjson.loads(line)
+    for number, line in enumerate(_lines(path), 1):
+        try:
+            yield orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            raise RecordError(f"line {number} is not JSON: {error}") from None
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    """Whole lines only. Not through `gzip`, whose reader keeps back what comes last where the stream has no end."""
+    """Whole lines only."""
+    pieces: list[bytes] = []
+    for chunk in _chunks(path):
+        first, *lines = chunk.split(b"\n")
+        pieces.append(first)
+        if lines:
+            yield b"".join(pieces)
+            yield from lines[:-1]
+            pieces = [lines[-1]]
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    """The content, decompressed. Not through `gzip`, whose reader keeps back what comes last where the stream has no end."""
     with path.open("rb") as file:
-        stream = zlib.decompressobj(wbits=31) if file.peek(2)[:2] == b"\x1f\x8b" else None
-        rest = b""
+        if not file.peek(2).startswith(_GZIP):
+            yield from iter(lambda: file.read(_CHUNK_BYTES), b"")
+            return
+        stream = zlib.decompressobj(wbits=31)
         try:
             while chunk := file.read(_CHUNK_BYTES):
-                text = rest + (stream.decompress(chunk) if stream else chunk)
-                *lines, rest = text.split(b"\n")
-                yield from lines
+                while chunk:
+                    if stream.eof:  # another member follows, as `cat a.gz b.gz` makes
+                        stream = zlib.decompressobj(wbits=31)
+                    yield stream.decompress(chunk)
+                    chunk = stream.unused_data
         except zlib.error as error:
             raise RecordError(f"not a whole gzip stream: {error}") from None

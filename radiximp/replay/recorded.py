@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from radiximp.config import ConfigError, PolicyConfig
 from radiximp.replay.record_format import FORMAT, VERSION, KeyReader, RecordError, read_lines
 from radiximp.replay.recorded_tree import RecordedTree, UnknownNode
@@ -49,8 +47,6 @@ def replay_record(path: Path) -> Replayed:
         lines = read_lines(path)
         tree, keys = _open(next(lines, None))
         found = _Replay(tree, keys).run(lines)
-    except orjson.JSONDecodeError as error:
-        raise RecordError(f"{path}: a line is not JSON: {error}") from None
     except RecordError as error:
         raise RecordError(f"{path}: {error}") from None
     if found.stopped and not found.lookups + found.inserts + found.victims:
@@ -61,10 +57,15 @@ def replay_record(path: Path) -> Replayed:
 def _open(header: Any) -> tuple[RecordedTree, KeyReader]:
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise RecordError("not an operation record")
-    if header["version"] != VERSION:
-        raise RecordError(f"version {header['version']} of the format; this replay reads {VERSION}")
+    if header.get("version") != VERSION:
+        raise RecordError(f"version {header.get('version')!r} of the format; this replay reads {VERSION}")
+    for key, low in (("page_tokens", 1), ("pool_tokens", 0)):
+        if type(header.get(key)) is not int or header[key] < low:
+            raise RecordError(f"{key}: expected a whole number from {low}, got {header.get(key)!r}")
     try:
         config = PolicyConfig.from_mapping(header["config"])
+    except (KeyError, TypeError):
+        raise RecordError("config: expected an object in the header") from None
     except ConfigError as error:
         raise RecordError(f"config: {error}") from None
     page_tokens = header["page_tokens"]
@@ -109,11 +110,12 @@ class _Replay:
         """All operations, or those up to the first difference."""
         counts = self.counts
         for number, line in enumerate(lines, 2):
+            if type(line) is not list or not line or type(line[0]) is not str:
+                raise RecordError(f"line {number}: expected [operation, ...], got {str(line)[:80]}")
             name, *arguments = line
-            try:
-                operation = self._operations[name]
-            except KeyError:
-                raise RecordError(f"line {number}: unknown operation {name!r}") from None
+            if name not in self._operations:
+                raise RecordError(f"line {number}: unknown operation {name!r}")
+            operation = self._operations[name]
             try:
                 operation(*arguments)
             except _Difference as difference:
@@ -122,7 +124,7 @@ class _Replay:
             except UnknownNode as node:
                 counts.difference = f"line {number} ({name}): the server has {node}, the replay has not"
                 return counts
-            except (TypeError, ValueError) as error:
+            except (TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
                 raise RecordError(
                     f"line {number}: {name} is not written so in this format: {error}"
                 ) from error

@@ -31,6 +31,7 @@ class Row:
 
     evicted_tokens: that left the device; None for `belady`, which does not count them.
     parts: (prompt tokens, hit tokens) of each quarter of the requests after the warm-up; () for `belady`.
+    refused_requests: that never fit on the device (`pin_running`); counted, and found nothing.
     """
 
     trace: str
@@ -45,6 +46,7 @@ class Row:
     seed: int
     seconds: float
     parts: tuple[tuple[int, int], ...] = ()
+    refused_requests: int = 0
 
     @property
     def hit_tokens(self) -> int:
@@ -126,6 +128,7 @@ def replay_one(
         evicted_tokens=None if evicted_pages is None else evicted_pages * trace.page_tokens,
         seed=seed,
         seconds=time.perf_counter() - started,
+        refused_requests=sum(counts.refused for counts in found),
         parts=()
         if policy_name == BOUND
         else tuple(

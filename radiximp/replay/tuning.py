@@ -3,8 +3,8 @@
 Knee: the size whose hit rate is farthest above the chord from the smallest to the largest size, with
 capacity on a logarithmic axis and both axes scaled to 0..1 (Satopaa et al., Kneedle, 2011).
 
-Noise of a gain: with several seeds, the spread (highest less lowest) of the paired gains over the seeds; with one, their
-spread over the quarters of the trace. A setting is worth changing if its gain exceeds both the noise and `MIN_GAIN`. Of
+Noise of a gain: with several seeds, the spread (highest less lowest) of the paired gains over the seeds; with one, or where
+nothing depends on the seed, their spread over the quarters of the trace. A setting is worth changing if its gain exceeds both the noise and `MIN_GAIN`. Of
 changes that do nothing but noise, 1 in 7 would pass on two seeds, 1 in 25 on three, 1 in 100 on four or on quarters; quarters
 are less alike than seeds, so they err towards "no".
 """
@@ -98,7 +98,7 @@ def judged(
     pairs = list(zip(changed, base, strict=True))
     gains = [one.hit_rate - other.hit_rate for one, other in pairs if one.hit_rate is not None]
     samples = gains
-    if len(pairs) == 1:
+    if len({(one.prompt_tokens, one.hit_tokens, other.hit_tokens) for one, other in pairs}) == 1:
         rates = zip(changed[0].part_rates(), base[0].part_rates(), strict=True)
         samples = [one - other for one, other in rates if one is not None]
     if not gains or len(samples) < 2:
@@ -119,6 +119,6 @@ def conclusion(verdicts: Sequence[Verdict], given: str = "the defaults are") -> 
         )
     known = [verdict.gain for verdict in verdicts if verdict.gain is not None]
     if not known:
-        return "nothing was asked for after the warm-up, so no setting can be judged"
+        return "too little was asked for after the warm-up for a setting to be judged"
     variants = f"the best of {len(known)} variants" if len(known) > 1 else "the one variant"
     return f"{given} within {100 * max(0.0, *known):.1f} points of {variants}"

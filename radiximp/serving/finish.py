@@ -19,9 +19,9 @@ def tool_call_test(parser: str | None) -> Callable[[str], bool]:
     detector = FunctionCallParser.ToolCallParserEnum.get(parser)
     try:
         return detector().has_tool_call
-    except TypeError:
+    except Exception as error:  # a detector that needs more than a name; SGLang makes it later, with that
         logger.warning(
-            "radiximp: tool calls of --tool-call-parser %s are not told from other answers", parser
+            "radiximp: tool calls of --tool-call-parser %s are not told from other answers: %s", parser, error
         )
         return lambda text: False
 

@@ -31,6 +31,7 @@ def register_hooks() -> None:
         ("sglang.srt.managers.schedule_batch.Req.__init__", namespaces.separate_lora, HookType.AFTER),
         (f"{time_stats}.__getstate__", requests.send_arrival, HookType.AFTER),
         (f"{scheduler}.handle_generate_request", requests.receive_arrival, HookType.BEFORE),
+        (f"{scheduler}.handle_embedding_request", requests.receive_arrival, HookType.BEFORE),
         (f"{weights}.flush_cache_after_weight_update", _forget, HookType.BEFORE),
         (f"{checker}._check_tree_cache", _check_full_attention_tree, HookType.AFTER),
         (f"{scheduler}.get_internal_state", requests.add_stats, HookType.AFTER),

@@ -34,6 +34,13 @@ def check_server_args(server_args) -> None:
             f"--radix-eviction-policy {POLICY_NAME} has nothing to evict with --disable-radix-cache; drop one of them"
         )
 
+    from sglang.srt.environ import envs
+
+    if envs.SGLANG_RUST_SERVER.get():
+        raise ConfigError(
+            f"--radix-eviction-policy {POLICY_NAME} needs SGLang's Python HTTP server: unset SGLANG_RUST_SERVER, whose "
+            "requests carry no arrival time"
+        )
     if (getattr(server_args, "tokenizer_worker_num", 1) or 1) > 1:
         raise ConfigError(
             f"--radix-eviction-policy {POLICY_NAME} needs --tokenizer-worker-num 1: further workers do not load "

@@ -7,6 +7,7 @@ Owned by the scheduler thread of one rank. What is an operation is `recording_co
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gzip
 import logging
 import secrets
@@ -69,28 +70,40 @@ class OperationRecorder:
         """End the record early; what was written stays good."""
         if self.is_open:
             logger.warning("radiximp: recording to %s ends here: %s", self.path, reason)
-            self._write(("stop", reason))
+            self._waiting.append(orjson.dumps(("stop", reason), option=orjson.OPT_APPEND_NEWLINE))
             self.close()
 
     def flush(self) -> None:
         """Hand everything written so far to the operating system."""
         if not self.is_open:
             return
-        self._file.write(b"".join(self._waiting))
-        self._waiting.clear()
-        if self._file is not self._raw:
-            self._file.flush(zlib.Z_SYNC_FLUSH)
-        self._raw.flush()
+        try:
+            self._file.write(b"".join(self._waiting))
+            self._waiting.clear()
+            if self._file is not self._raw:
+                self._file.flush(zlib.Z_SYNC_FLUSH)
+            self._raw.flush()
+        except OSError as error:  # a full disk ends the record, not the server
+            logger.error(
+                "radiximp: recording ends here: cannot write %s: %s; the server goes on",
+                self.path,
+                error.strerror,
+            )
+            self._abandon()
 
     def close(self) -> None:
         """Flush and close; no effect the second time."""
+        self.flush()
         if self.is_open:
-            self.flush()
-            self.is_open = False
-            if self._file is not self._raw:
-                self._file.close()
-            self._raw.close()
-            atexit.unregister(self.close)
+            self._abandon()
+
+    def _abandon(self) -> None:
+        self.is_open = False
+        self._waiting.clear()
+        atexit.unregister(self.close)
+        for file in (self._file, self._raw):
+            with contextlib.suppress(OSError):  # what cannot be written was told, or was flushed before
+                file.close()
 
     def _write(self, line: Any) -> None:
         self._waiting.append(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
@@ -98,7 +111,7 @@ class OperationRecorder:
         if len(self._waiting) >= _FLUSH_LINES or now_s >= self._next_flush_s:
             self._next_flush_s = now_s + _FLUSH_S
             self.flush()
-            if self._raw.tell() > self.max_bytes and line[0] != "stop":
+            if self.is_open and self._raw.tell() > self.max_bytes:
                 self.stop(f"it has reached {self.max_bytes >> 20} MiB")
 
 
@@ -106,7 +119,10 @@ def rank_path(path: Path) -> Path:
     """The file of this process's rank: `ops.jsonl.gz` is `ops-dp0-tp1.jsonl.gz` where there are several."""
     try:
         parallel = get_parallel()
-        ranks = {"dp": (parallel.dp_rank, parallel.dp_size), "tp": (parallel.tp_rank, parallel.tp_size)}
+        ranks = {
+            name: (getattr(parallel, f"{name}_rank"), getattr(parallel, f"{name}_size"))
+            for name in ("dp", "pp", "tp")
+        }
     except (ValueError, RuntimeError, AttributeError):  # no server in this process
         return path
     suffix = "".join(f"-{name}{rank or 0}" for name, (rank, num_ranks) in ranks.items() if num_ranks > 1)

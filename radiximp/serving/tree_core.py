@@ -66,7 +66,9 @@ class ImportanceTreeCore(TreeAnnotations, UnifiedTreeCore):
         """Log, once per process, that this core is the one in use; learn what a tool call looks like and how much
         the host holds."""
         self.finishes = FinishReader(tool_call_parser)
-        self.policy.note_capacity(max(self._pool_tokens, host_tokens))
+        # Under write_back the tiers add up; otherwise the host holds what the device holds and more.
+        held = self._pool_tokens + host_tokens if self.is_write_back else max(self._pool_tokens, host_tokens)
+        self.policy.note_capacity(held)
         if self.config.law_path and isinstance(self.policy, GittinsPolicy):
             self.law_file = LawFile(self.config.law_path, self.policy)
             self.law_file.load()

@@ -69,12 +69,20 @@ class UseLog:
             self._core.clock.step()
         return query
 
+    def _end_of_request(self) -> tuple[str, int] | None:
+        """How the request ended, once: SGLang inserts a finished one twice, whole and up to its prompt's end."""
+        if getattr(self._request, "radiximp_ended", False):
+            return None
+        end = self._core.finishes.end_of(self._request)
+        self._request.radiximp_ended = end is not None
+        return end
+
     def note_insert(self, node, end_tokens: int, counted_tokens: int, session_id: str | None) -> None:
         """An insert of a prefix of `end_tokens` that ended on `node`; the same request inserted
         the first `counted_tokens` before."""
         end: tuple[str, int] | None = ("", 0)
         if self._request is not None:
-            end = self._core.finishes.end_of(self._request)
+            end = self._end_of_request()
             # A retracted request starts over and SGLang's own count with it; ours stays on the request.
             counted_tokens = max(counted_tokens, getattr(self._request, "radiximp_counted_tokens", 0))
             self._request.radiximp_counted_tokens = max(counted_tokens, end_tokens)

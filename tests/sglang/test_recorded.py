@@ -246,3 +246,11 @@ def test_prompts_do_not_stand_in_the_record(tmp_path):
     lines = [line for line in map(orjson.loads, text.splitlines()[1:]) if line[0] in ("match", "insert")]
     ids = np.concatenate([np.frombuffer(b64decode(line[3]), np.uint32) for line in lines])
     assert len(ids) and not set(ids.tolist()) & set(range(300, 500))
+
+
+def test_a_full_disk_ends_the_record_and_not_the_server(caplog):
+    recorder = OperationRecorder("/dev/full", {"format": "radiximp operations"}, 1)
+    assert not recorder.is_open and "cannot write /dev/full" in caplog.text
+    recorder.note("at", 1.0)
+    recorder.stop("too late")
+    recorder.close()

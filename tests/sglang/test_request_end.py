@@ -8,14 +8,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from sglang.srt.managers.schedule_batch import FINISH_ABORT, FINISH_LENGTH, FINISH_MATCHED_TOKEN, Req
-from sglang.srt.mem_cache.base_prefix_cache import EvictParams
+from sglang.srt.mem_cache.base_prefix_cache import EvictParams, InsertParams
 from sglang.srt.sampling.sampling_params import SamplingParams
 
 from radiximp.config import ConfigError, PolicyConfig
 from radiximp.policy.gittins import GittinsPolicy
 from radiximp.serving.finish import FinishReader
 from radiximp.serving.launch import check_server_args
-from tests.sglang.builders import build_cache, fresh_prompts, request
+from tests.sglang.builders import build_cache, fresh_prompts, key_of, request
 
 HERMES_CALL = '<tool_call>\n{"name": "find", "arguments": {}}\n</tool_call>'
 
@@ -51,6 +51,57 @@ def test_the_finish_kind_is_what_the_scheduler_knows(reason, text, parser, kind)
 
 def test_a_running_request_has_no_end():
     assert FinishReader("hermes").end_of(ended(None)) is None
+
+
+@pytest.mark.parametrize("parser", ["response_template", "hermes"])
+def test_a_parser_that_cannot_be_made_from_its_name_does_not_stop_the_start(parser):
+    assert FinishReader(parser).end_of(ended(FINISH_LENGTH(length=4))) == ("length", 4)
+
+
+def insert_for(cache, req: Req, prompt: list[int]) -> None:
+    short = len(prompt) - cache.token_to_kv_pool_allocator.available_size()
+    if short > 0:
+        cache.evict(EvictParams(num_tokens=short))
+    slots = cache.token_to_kv_pool_allocator.alloc(len(prompt))
+    with cache.tree_core.uses.on_behalf_of(req):
+        cache.insert(InsertParams(key=key_of(prompt), value=slots))
+
+
+def test_a_request_ends_once_though_sglang_inserts_it_twice():
+    cache, prompt = build_cache(4096), fresh_prompts()(100)
+    core, ends = cache.tree_core, []
+    record_end = core.policy.record_end
+    core.policy.record_end = lambda path, *end: (ends.append(end[:2]), record_end(path, *end))
+    req = ended(FINISH_LENGTH(length=4))
+    insert_for(cache, req, prompt)
+    insert_for(cache, req, prompt[:90])
+    core.settle()
+    assert ends == [("length", 4)]
+
+
+def test_what_a_retracted_request_brought_back_counts_as_found():
+    """Evicted while it waited, its nodes are in the tree again: the next hit is one, for the guard too."""
+    cache, prompt = build_cache(4096), fresh_prompts()(1000)
+    core, req = cache.tree_core, ended(None)
+    core.observe_arrival(1.0)
+    insert_for(cache, req, prompt)
+    cache.evict(EvictParams(num_tokens=4096))
+    insert_for(cache, req, prompt)
+    core.settle()
+    before = core.policy.guard.hit_tokens
+    core.observe_arrival(2.0)
+    insert_for(cache, ended(None), prompt)
+    core.settle()
+    assert core.policy.guard.hit_tokens - before == 1000
+
+
+def test_a_prompt_that_leaves_in_tails_does_not_come_back_in_them():
+    cache, prompt = build_cache(8192), fresh_prompts()(6000)
+    for _ in range(4):
+        request(cache, prompt)
+        assert len(cache.tree_core.describe(key_of(prompt))) == 1
+        while cache.tree_core.evictable_size():
+            cache.evict(EvictParams(num_tokens=16))
 
 
 def test_what_was_learned_survives_a_flush_but_not_new_weights():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from radiximp.policy.ghosts import GhostTable
+from radiximp.policy.ghosts import GhostTable, in_pieces
 from radiximp.policy.history import NodeHistory
 from radiximp.policy.prefix_digest import extended, namespace_hasher
 
@@ -71,3 +71,28 @@ def test_the_ghost_table_is_bounded_in_tokens_too():
     for number in range(50):
         put(table, [], [number] * 40, NodeHistory(number, number))
     assert len(table) == 5 and table.num_tokens == 200
+
+
+def test_neighbours_that_remember_the_same_come_back_as_one_piece():
+    def piece(tick: int, num_queries: int) -> NodeHistory:
+        history = NodeHistory(7.0, tick)
+        history.num_queries, history.held_tokens = num_queries, 4.0
+        return history
+
+    found = [(4, piece(1, 2)), (8, piece(2, 2)), (12, piece(3, 2)), (16, piece(4, 1))]
+    pieces = list(in_pieces(found, 20))
+    assert [(start, end) for start, end, _ in pieces] == [(0, 12), (12, 16), (16, 20)]
+    assert [history and (history.num_queries, history.held_tokens) for *_, history in pieces] == [
+        (2, 12.0),
+        (1, 4.0),
+        None,
+    ]
+
+
+def test_what_stays_of_a_segment_does_not_keep_the_rest_alive():
+    table = GhostTable(4)
+    table.note_held(1, 100)
+    put(table, [], list(range(40)), NodeHistory(0, 0))
+    take(table, [], [*range(20), *range(90, 110)])
+    (segment,) = table._segments.values()
+    assert segment.token_ids.base is None and len(segment.token_ids) == 20

@@ -10,6 +10,16 @@ from hypothesis import given, settings
 from radiximp.policy.guard import Guard, LruShadow
 
 
+def test_the_shadow_forgets_what_was_used_again():
+    """Where everything fits nothing is dropped, and one number a request would grow for ever."""
+    shadow = LruShadow()
+    shadow.capacity_tokens = 1000
+    shadow.use(1, {}, 100)
+    for number in range(2, 1000):
+        assert shadow.use(number, {number - 1: 100}, 0) == 100
+    assert len(shadow._tokens) == 1
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     capacity=st.integers(1, 40),

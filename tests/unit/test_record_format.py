@@ -67,6 +67,16 @@ HEADER = {"format": FORMAT, "version": VERSION, "page_tokens": 1, "pool_tokens":
         ([HEADER, ["jump", 3]], "line 2: unknown operation 'jump'"),
         ([HEADER, ["lock"]], "line 2: lock is not written so in this format"),
         ([HEADER, ["stop", "it was tired"]], "nothing to replay: it was tired"),
+        ([{**HEADER, "version": None}], "version None of the format; this replay reads 1"),
+        ([{**HEADER, "page_tokens": 0}], "page_tokens: expected a whole number from 1, got 0"),
+        ([{**HEADER, "pool_tokens": "9"}], "pool_tokens: expected a whole number from 0, got '9'"),
+        ([{**HEADER, "config": 5}], "config: expected an object in the header"),
+        ([HEADER, 5], "line 2: expected [operation, ...], got 5"),
+        ([HEADER, []], "line 2: expected [operation, ...], got []"),
+        ([HEADER, ["match", 0, -1, "", 0, 0]], "line 2: match is not written so in this format: block -1"),
+        ([HEADER, ["match", 0, 7, "", 0, 0]], "line 2: match is not written so in this format: block 7"),
+        ([HEADER, ["insert", 0, 0, ""], ["walk", 10**12]], "line 3: walk is not written so in this format"),
+        ([HEADER, ["victim", 0, 1, 1]], "line 2: victim is not written so in this format"),
     ],
 )
 def test_what_is_no_record_is_one_line(tmp_path, lines, message):
@@ -82,8 +92,28 @@ def test_a_record_is_told_from_a_trace(tmp_path):
     record.write_bytes(gzip.compress(orjson.dumps(HEADER) + b"\n"))
     trace.write_text('{"timestamp": 0}\n')
     assert is_record(record) and not is_record(trace) and not is_record(tmp_path / "none")
+    trace.write_text(orjson.dumps({"prompt": f"what are {FORMAT}?"}).decode() + "\n")
+    assert not is_record(trace)
     assert PolicyConfig.from_mapping(HEADER["config"]) == PolicyConfig()
     assert replay_record(record).verdict().startswith("0 victims")
+
+
+def test_a_record_of_several_gzip_members_is_read_to_its_end(tmp_path):
+    path = tmp_path / "ops.jsonl.gz"
+    lines = [orjson.dumps(line) + b"\n" for line in (HEADER, ["jump", 3])]
+    path.write_bytes(b"".join(map(gzip.compress, lines)))
+    with pytest.raises(RecordError, match="line 2: unknown operation 'jump'"):
+        replay_record(path)
+    path.write_bytes(gzip.compress(lines[0]) + b"more")
+    with pytest.raises(RecordError, match="not a whole gzip stream"):
+        replay_record(path)
+
+
+def test_a_line_that_is_not_json_is_named(tmp_path):
+    path = tmp_path / "ops.jsonl"
+    path.write_bytes(orjson.dumps(HEADER) + b"\n{\n")
+    with pytest.raises(RecordError, match="line 2 is not JSON"):
+        replay_record(path)
 
 
 @pytest.mark.parametrize("name", ["ops.jsonl", "ops.jsonl.gz"])

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import orjson
@@ -15,7 +16,7 @@ import pytest
 from radiximp import __version__
 from radiximp.cli import main
 from radiximp.config import PolicyConfig
-from radiximp.replay import workers
+from radiximp.replay import grid, workers
 from radiximp.replay.capacity import CapacityError, parse_capacities, tokens_text
 from radiximp.replay.run import POLICY_NAMES, Row, replay_one
 from radiximp.replay.survey import Survey, survey
@@ -313,6 +314,66 @@ def test_files_that_are_wrong(fails, tmp_path, trace_path):
         assert fails(bad, trace_path, "--jobs", jobs) == line
     pageless = rows_of(tmp_path / "pageless.jsonl", [header, {"t": 0, "tokens": 0, "new": []}])
     assert fails(pageless) == "t: no request has a page, so there is nothing to cache"
+
+
+def test_a_result_never_replaces_the_trace_or_another_result(fails, trace_path, tmp_path):
+    before = trace_path.read_bytes()
+    assert fails(trace_path, "--json", trace_path) == f"--json: {trace_path} is the trace; name another file"
+    both = tmp_path / "both.svg"
+    line = f"--plot: {both} is the file of --json; name another file"
+    assert fails(trace_path, "--json", both, "--plot", both) == line
+    assert trace_path.read_bytes() == before and not both.exists()
+
+
+def test_a_link_stays_and_what_it_names_is_replaced(trace_path, tmp_path):
+    target, link = tmp_path / "target.json", tmp_path / "link.json"
+    target.write_text("old")
+    target.chmod(0o600)
+    link.symlink_to(target)
+    assert main(["replay", str(trace_path), "--capacity", "5%", "--json", str(link)]) == 0
+    assert link.is_symlink() and target.stat().st_mode & 0o777 == 0o600
+    assert orjson.loads(target.read_bytes())["rows"]
+
+
+def test_no_number_is_given_that_is_a_traces_own_name():
+    sources = grid.named([grid.Source(Path("x"))] * 4, ["a", "a", "a#2", "a"])
+    assert [source.name for source in sources] == ["a", "a#3", "a#2", "a#4"]
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--capacity", "9" * 23), ("--capacity", "9" * 5001), ("--seed", "9" * 23), ("--sessions", "9" * 23),
+     ("--hours", "1e305"), ("--host-capacity", "9999x")],
+)  # fmt: skip
+def test_numbers_beyond_any_machine_are_told_before_the_run(fails, trace_path, option, value):
+    assert fails(trace_path, option, value).startswith(f"{option}: expected ")
+
+
+def test_requests_that_never_fit_are_told(trace_path, tmp_path, capsys):
+    result = replayed(tmp_path, trace_path, "--capacity", "64", "--pin-running", "--policy", "lru")
+    (notes,) = result["notes"].values()
+    assert any("are larger than a device and count as not found" in note for note in notes)
+    assert result["rows"][0]["hit_rate"] == 0
+
+
+def test_options_that_a_record_would_ignore_are_refused(fails, tmp_path, capsys):
+    header = {"format": "radiximp operations", "version": 1, "page_tokens": 1, "pool_tokens": 9, "config": {}}
+    record = rows_of(tmp_path / "ops.jsonl", [header])
+    assert main(["replay", str(record)]) == 0 and "all equal" in capsys.readouterr().out
+    line = "a server's record is replayed as it was recorded: leave out --policy, --json"
+    assert fails(record, "--policy", "lru", "--json", tmp_path / "x.json") == line
+    assert fails(record, tmp_path / "none") == f"cannot read {tmp_path / 'none'}: No such file or directory"
+
+
+def test_an_output_that_cannot_be_written_is_one_line(trace_path):
+    command = [sys.executable, "-m", "radiximp.cli", "replay", str(trace_path), "--seed", "0,1"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    line = "radiximp replay: cannot write to stdout: No space left on device\n"
+    assert (done.returncode, done.stderr) == (2, line)
+    ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, capture_output=True, env=ascii_only)
+    assert done.returncode == 0 and b"seeds" in done.stdout, done.stderr
 
 
 @pytest.mark.parametrize("option", ["--json", "--plot"])

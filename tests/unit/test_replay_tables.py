@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 
 import pytest
 
@@ -42,6 +44,15 @@ def test_other_code_does_not_take_over_old_cells(tmp_path, monkeypatch):
     assert runner._known_rows(tmp_path)
     monkeypatch.setattr(runner, "version_of", lambda is_variant=False: "other")
     assert not runner._known_rows(tmp_path)
+
+
+def test_what_a_version_leaves_out_is_not_used_by_a_cell():
+    code = "import sys, eval.replay_tables.workloads, radiximp.replay.run; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    used = {name.rpartition(".")[2] + ".py" for name in loaded.split() if name.startswith("radiximp.replay.")}
+    assert "tree.py" in used
+    # `run` and `survey` read no file through it.
+    assert used & runner.NOT_IN_A_CELL == {"files.py"}
 
 
 def test_a_variant_leaves_nothing_behind():

@@ -92,6 +92,12 @@ def test_with_one_seed_the_noise_is_the_spread_over_the_quarters():
     assert lucky.gain == pytest.approx(0.03) and not lucky.is_worth_changing
 
 
+def test_where_nothing_depends_on_the_seed_the_noise_is_that_of_one():
+    base, changed = row(0, 0.2, 0.3, 0.3, 0.4), row(0, 0.32, 0.28, 0.32, 0.4)
+    one = tuning.judged("k", 4, 1, [changed], [base])
+    assert tuning.judged("k", 4, 1, [changed] * 3, [base] * 3) == one and not one.is_worth_changing
+
+
 def test_with_seeds_the_noise_is_the_spread_of_the_paired_gains():
     base = [row(0.30), row(0.50), row(0.40)]  # seeds differ by far more than the setting does
     steady = tuning.judged("k", 4, 1, [row(0.33), row(0.53), row(0.44)], base)
@@ -121,7 +127,7 @@ def test_conclusion():
     assert tuning.conclusion([small, large]) == (
         "worth changing: ghost_factor 4 -> 16 (+3.0 points, noise 1.0); confirm it on another trace"
     )
-    assert tuning.conclusion([unknown]).startswith("nothing was asked for")
+    assert tuning.conclusion([unknown]).startswith("too little was asked for")
     assert tuning.conclusion([worse, small], "the settings given are").startswith(
         "the settings given are within 0.2"
     )
@@ -180,7 +186,8 @@ def test_two_processes_find_what_one_does(tmp_path, trace_path):
     argv = (trace_path, "--device", "3%,20%,100%", "--host", "0,1x", "--seed", "0,1")
     one, two = (without_seconds(tuned(tmp_path, *argv, "--jobs", jobs)) for jobs in ("1", "2"))
     assert one == two
-    assert all(len(setting["samples"]) == 2 for setting in one["settings"])
+    # A trace with recorded times does not depend on the seed: the samples are the quarters.
+    assert all(len(setting["samples"]) == 4 for setting in one["settings"])
 
 
 def test_pinned_requests_have_no_bound(tmp_path, trace_path):

@@ -1,7 +1,7 @@
 """Requests as text, one a line: OpenAI request bodies, and the agent trace of LMCache.
 
 A row holds `messages` (with optional `tools`), `prompt` or `input`; and optionally `output`, `timestamp`
-(seconds, milliseconds or microseconds, or ISO 8601), `session_id` or `user`, `cache_salt`.
+(seconds down to nanoseconds, or ISO 8601), `session_id` or `user`, `cache_salt`.
 Rows may be out of order, so the page ids of all are held: an eighth of the text at 16 tokens a page.
 Rows that are whole conversations go to `conversations`.
 """
@@ -24,6 +24,7 @@ _PROMPT_KEYS = ("messages", "prompt", "input")
 # Seconds since 1970 stay below the first of these for 3,000 years, milliseconds below the second.
 _FROM_MS = 1e11
 _FROM_US = 1e14
+_FROM_NS = 1e17
 _UNTIMED_NOTE = "Arrival times are modelled: rows have none, and arrive one second apart in the file's order."
 _SESSIONS_NOTE = "Within a session, requests keep the distances that they were recorded at."
 
@@ -88,7 +89,10 @@ def _restarted(
 
 
 def _request(row: Row, recorded_s: float, page_tokens: int) -> Request:
-    text = _prompt(row)
+    try:
+        text = _prompt(row)
+    except TypeError as error:  # what can be read can be nested too deep to be written again
+        raise row.error("values nested less deep", str(error)) from None
     session = row.fields.get("session_id", row.fields.get("user"))
     return Request(
         arrival_s=recorded_s,
@@ -117,14 +121,17 @@ def _timestamp_s(row: Row) -> float | None:
     value: Any = row.fields.get("timestamp")
     if value is None:
         return None
-    if type(value) is str:
+    if type(value) is str and not value.strip().isdigit():
         try:
             moment = datetime.fromisoformat(value)
         except ValueError:
             raise row.error("timestamp: a number or an ISO 8601 date and time", repr(value)) from None
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-    number = row.number("timestamp")
-    return number / 1e6 if number >= _FROM_US else number / 1e3 if number >= _FROM_MS else number
+    number = float(value) if type(value) is str else row.number("timestamp")
+    for start, per_second in ((_FROM_NS, 1e9), (_FROM_US, 1e6), (_FROM_MS, 1e3)):
+        if number >= start:
+            return number / per_second
+    return number
 
 
 def _matches(fields: dict) -> bool:

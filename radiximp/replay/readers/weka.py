@@ -24,6 +24,7 @@ from radiximp.replay.trace import Request, Trace, TraceError
 
 PAGE_TOKENS = 64
 _END_OF_LOCAL_IDS = 1 << 32  # a session's ids are (its index << 32) | local id
+_MAX_PREFIX_TOKENS = 10**8
 _SHARED = 1 << 62  # set in the ids of pages that several sessions share
 _NOTES = (
     "Sessions with equal tool_tokens share the pages of their tools, and with equal system_tokens too those of "
@@ -99,6 +100,9 @@ def _prefix_ids(header: Row, numbers: dict[tuple[int, ...], int]) -> np.ndarray:
     `numbers` counts the sizes as they are first seen in the file, whichever sessions are chosen later.
     """
     tools, system = header.integer("tool_tokens"), header.integer("system_tokens")
+    for key, num_tokens in (("tool_tokens", tools), ("system_tokens", system)):
+        if num_tokens > _MAX_PREFIX_TOKENS:
+            raise header.error(f"{key}: at most {_MAX_PREFIX_TOKENS}", num_tokens)
     num_tool_pages, num_pages = tools // PAGE_TOKENS, (tools + system) // PAGE_TOKENS
     ids = np.arange(num_pages, dtype=np.int64) | _SHARED
     ids[:num_tool_pages] |= numbers.setdefault((tools,), len(numbers)) << 32
