@@ -32,6 +32,8 @@ POLICIES = "lru,slru,lfu,tlru,importance"
 NUM_CLIENTS = 2
 MAX_PROMPT_TOKENS = 3000
 FLAGS = ["--chunked-prefill-size", "1024", "--max-running-requests", "2", "--log-level", "warning"]
+# SGLang refuses tlru without a threshold; this is the one that the replay's tlru has.
+CONFIGS = {"tlru": ["--radix-eviction-policy-config", '{"threshold": 2048, "next_prompt_estimate": 0}']}
 DEVICE_SHARES = {"quarter": 0.25, "half": 0.5}
 HOST_SHARE = 0.5
 
@@ -123,7 +125,8 @@ def main(argv: list[str] | None = None) -> int:
             f"{max(HOST_SHARE * total / device, 1.01):.2f}",
         ]
         for policy in args.policies.split(","):
-            with launch([*FLAGS, *pools, "--radix-eviction-policy", policy]) as server:
+            config = CONFIGS.get(policy, [])
+            with launch([*FLAGS, *pools, "--radix-eviction-policy", policy, *config]) as server:
                 run(server, [list(range(2000, 2200))])
                 server.flush()
                 row = {"policy": policy, "pool": name, "device_tokens": device, **run(server, prompts)}
