@@ -16,6 +16,8 @@ from radiximp.policy.history import NodeHistory
 from radiximp.policy.prefix_digest import extended, num_agreed
 
 _MIN_SEGMENTS = 256
+# A path of more nodes than this is worth making shorter: each costs some microseconds at every lookup.
+_MAX_PIECES = 8
 
 
 @dataclass(slots=True)
@@ -123,11 +125,12 @@ def in_pieces(
 ) -> Iterator[tuple[int, int, NodeHistory | None]]:
     """(start, end, history) of the pieces that new content becomes: those that `take` found, then the rest with None.
 
-    Neighbours that remember the same are one piece: a prompt that left in small tails does not come back in them.
+    Of many, neighbours that remember the same are one piece: a prompt that left in small tails does not come back in them.
     """
+    is_many = len(found) > _MAX_PIECES
     start = 0
     for number, (end, history) in enumerate(found):
-        following = found[number + 1][1] if number + 1 < len(found) else None
+        following = found[number + 1][1] if is_many and number + 1 < len(found) else None
         if following is not None and following.remembers_as(history):
             following.held_tokens += history.held_tokens
             continue

@@ -73,20 +73,21 @@ def test_the_ghost_table_is_bounded_in_tokens_too():
     assert len(table) == 5 and table.num_tokens == 200
 
 
-def test_neighbours_that_remember_the_same_come_back_as_one_piece():
+def test_many_neighbours_that_remember_the_same_come_back_as_one_piece():
     def piece(tick: int, num_queries: int) -> NodeHistory:
         history = NodeHistory(7.0, tick)
         history.num_queries, history.held_tokens = num_queries, 4.0
         return history
 
-    found = [(4, piece(1, 2)), (8, piece(2, 2)), (12, piece(3, 2)), (16, piece(4, 1))]
-    pieces = list(in_pieces(found, 20))
-    assert [(start, end) for start, end, _ in pieces] == [(0, 12), (12, 16), (16, 20)]
+    found = [(4 * end, piece(end, 2 if end < 9 else 1)) for end in range(1, 11)]
+    pieces = list(in_pieces(found, 44))
+    assert [(start, end) for start, end, _ in pieces] == [(0, 32), (32, 40), (40, 44)]
     assert [history and (history.num_queries, history.held_tokens) for *_, history in pieces] == [
-        (2, 12.0),
-        (1, 4.0),
+        (2, 32.0),
+        (1, 8.0),
         None,
     ]
+    assert len(list(in_pieces([(4, piece(1, 2)), (8, piece(2, 2))], 8))) == 2  # few stay as they were
 
 
 def test_what_stays_of_a_segment_does_not_keep_the_rest_alive():
