@@ -76,6 +76,38 @@ def equivalence() -> str:
     )
 
 
+def serving_hits() -> str:
+    """Agents' conversations on the real server, a row per device pool and policy."""
+    result = json.loads((RESULTS / "serving_hits" / "cpu.json").read_text())
+    command = f"--conversations {result['conversations']} --turns {result['turns']}"
+    lines = [
+        f"Prompt tokens found by tier and time to first token on the real server, CPU, SmolLM2, {result['requests']} requests of agents' "
+        f"conversations (tau-bench), device pools of a quarter and half of the {result['working_set_tokens']:,} distinct tokens, host pool of half "
+        f"(`python -m eval.serving_hits {command} --json eval/results/serving_hits/cpu.json`; one run, two requests at a time):",
+        "",
+        "| device pool | policy | found | device | host | TTFT p50 | p95 |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in result["rows"]:
+        rates = " | ".join(f"{row[key]:.1%}" for key in ("hit_rate", "device_hit_rate", "host_hit_rate"))
+        times = " | ".join(f"{row[key]:.2f} s" for key in ("ttft_p50_s", "ttft_p95_s"))
+        lines.append(f"| {row['pool']} | {row['policy']} | {rates} | {times} |")
+    return "\n".join(lines)
+
+
+def unpressured() -> str:
+    """Throughput where everything fits, against the same server twice."""
+    result = json.loads((RESULTS / "unpressured" / "cpu.json").read_text())
+    floor, ours = result["lru_again_over_lru"], result["importance_over_lru"]
+    spread = lambda ratio: f"{ratio['median']:.3f} ({ratio['min']:.3f} … {ratio['max']:.3f})"  # noqa: E731
+    said = "within" if result["is_within_noise"] else "slower than"
+    return (
+        "Requests per second where everything fits, over those of stock `lru` on the same Python core, in turn, "
+        f"{result['rounds']} rounds (`python -m eval.unpressured --json eval/results/unpressured/cpu.json`): a second `lru` "
+        f"server {spread(floor)}, importance {spread(ours)}: {said} the noise."
+    )
+
+
 def _ran(document: dict) -> str:
     planned, num_ran = document["cells"], len(document["rows"])
     all_of_them = f"{num_ran:,} cells" if num_ran == planned else f"{num_ran:,} of {planned:,} planned cells"
@@ -112,7 +144,9 @@ def replay() -> str:
 
 def generated(text: str) -> str:
     """`text` with the marked parts written anew."""
-    results = f"{tree_speed()}\n\n{equivalence()}"
+    has_run = (RESULTS / "unpressured" / "cpu.json").exists()
+    parts = [tree_speed(), *([unpressured()] if has_run else []), equivalence(), serving_hits()]
+    results = "\n\n".join(parts)
     for name, body in (("config", config_table()), ("replay", replay()), ("results", results)):
         begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
         head, _, rest = text.partition(begin)

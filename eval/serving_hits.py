@@ -139,6 +139,8 @@ def main(argv: list[str] | None = None) -> int:
             if args.json:
                 args.json.parent.mkdir(parents=True, exist_ok=True)
                 result = {
+                    "conversations": args.conversations,
+                    "turns": args.turns,
                     "requests": len(prompts),
                     "working_set_tokens": total,
                     "seed": args.seed,
