@@ -83,7 +83,7 @@ def serving_hits() -> str:
     lines = [
         f"Prompt tokens found by tier and time to first token on the real server, CPU, SmolLM2, {result['requests']} requests of agents' "
         f"conversations (tau-bench), device pools of a quarter and half of the {result['working_set_tokens']:,} distinct tokens, host pool of half "
-        f"(`python -m eval.serving_hits {command} --json eval/results/serving_hits/cpu.json`; one run, two requests at a time, on a machine with other work, so compare the times with care):",
+        f"(`python -m eval.serving_hits {command} --json eval/results/serving_hits/cpu.json`; one run, two requests at a time: compare the times with care):",
         "",
         "| device pool | policy | found | device | host | TTFT p50 | p95 |",
         "|---|---|---|---|---|---|---|",
@@ -105,7 +105,7 @@ def unpressured() -> str:
         "Requests per second where everything fits, over those of stock `lru` on the same Python core, in turn, "
         f"{result['rounds']} rounds (`python -m eval.unpressured --rounds {result['rounds']} --requests {result['requests_per_round']} "
         f"--json eval/results/unpressured/cpu.json`): a second `lru` server {spread(floor)}, importance {spread(ours)}: {said} the "
-        "noise, which was wide on a machine with other work."
+        "noise."
     )
 
 

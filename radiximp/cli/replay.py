@@ -15,7 +15,7 @@ from radiximp import __version__
 from radiximp.cli import CommandError
 from radiximp.cli import trace_options as options
 from radiximp.config import PolicyConfig
-from radiximp.replay import files, plot, table
+from radiximp.replay import plot, table
 from radiximp.replay.capacity import Capacity, tokens_text
 from radiximp.replay.grid import Cell, Source
 from radiximp.replay.record_format import is_record
@@ -122,13 +122,12 @@ def _run(args: argparse.Namespace) -> int:
         for source in sources:
             by_seed = [surveys[source.name, seed] for seed in seeds]
             show(source, by_seed, traces[source.name], notes, args.warmup)
-    finally:  # a closed pipe must not cost the result of a long run, nor a full disk the picture
-        try:
-            if args.json:
-                files.write_json(args.json, as_json(rows, notes, config, args))
-        finally:
-            if args.plot:
-                plot.plot_comparison(args.plot, traces)
+    finally:  # a closed pipe must not cost the result of a long run
+        options.save_results(
+            args,
+            lambda: as_json(rows, notes, config, args),
+            lambda path: plot.plot_comparison(path, traces),
+        )
     return 0
 
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -166,6 +167,18 @@ def replay_cells(cells: list[grid.Cell], num_processes: int) -> list:
     """A row per cell, with a bar meanwhile."""
     with table.progress("replaying", sum(cell.num_requests for cell in cells)) as advance:
         return grid.replay_all(cells, num_processes, advance)
+
+
+def save_results(
+    args: argparse.Namespace, result: Callable[[], dict[str, Any]], draw: Callable[[Path], None]
+) -> None:
+    """Write `--json` and `--plot` where they are asked for; a full disk costs the one, not the other too."""
+    try:
+        if args.json:
+            files.write_json(args.json, result())
+    finally:
+        if args.plot:
+            draw(args.plot)
 
 
 def notes_of(source: grid.Source, surveys: dict[tuple[str, int], Survey]) -> list[str]:

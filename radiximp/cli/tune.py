@@ -12,7 +12,7 @@ from radiximp import __version__
 from radiximp.cli import CommandError
 from radiximp.cli import trace_options as options
 from radiximp.config import PolicyConfig
-from radiximp.replay import files, plan_table, planning, plot, table, tuning
+from radiximp.replay import plan_table, planning, plot, table, tuning
 from radiximp.replay.capacity import tokens_text
 
 DEFAULT_DEVICE = "0.5%,1.1%,2.3%,4.8%,10%,22%,47%,100%"
@@ -73,13 +73,12 @@ def _run(args: argparse.Namespace) -> int:
             plan_table.settings_table(verdicts),
             conclusion,
         )
-    finally:  # a closed pipe must not cost the result of a long run, nor a full disk the picture
-        try:
-            if args.json:
-                files.write_json(args.json, as_json(plan, verdicts, conclusion, notes, config, args))
-        finally:
-            if args.plot:
-                plot.plot_plan(args.plot, source.name, plan)
+    finally:  # a closed pipe must not cost the result of a long run
+        options.save_results(
+            args,
+            lambda: as_json(plan, verdicts, conclusion, notes, config, args),
+            lambda path: plot.plot_plan(path, source.name, plan),
+        )
     return 0
 
 

@@ -70,7 +70,7 @@ class OperationRecorder:
         """End the record early; what was written stays good."""
         if self.is_open:
             logger.warning("radiximp: recording to %s ends here: %s", self.path, reason)
-            self._waiting.append(orjson.dumps(("stop", reason), option=orjson.OPT_APPEND_NEWLINE))
+            self._append(("stop", reason))
             self.close()
 
     def flush(self) -> None:
@@ -105,8 +105,11 @@ class OperationRecorder:
             with contextlib.suppress(OSError):  # what cannot be written was told, or was flushed before
                 file.close()
 
-    def _write(self, line: Any) -> None:
+    def _append(self, line: Any) -> None:
         self._waiting.append(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+
+    def _write(self, line: Any) -> None:
+        self._append(line)
         now_s = time.monotonic()
         if len(self._waiting) >= _FLUSH_LINES or now_s >= self._next_flush_s:
             self._next_flush_s = now_s + _FLUSH_S
