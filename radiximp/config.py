@@ -62,6 +62,16 @@ class PolicyConfig:
         64, 0, 1e9, "shortest tail that is cut off a long leaf to free a little; 0 drops whole leaves"
     )
 
+    importance_scorer: str = _choice(
+        "softmax",
+        ("softmax", "quest", "blast", "indexer", "structural", "shuffled"),
+        "what attention is taken as: its mass, upper bounds of blocks, margins of blocks, a native indexer's choice; "
+        "structural observes none, shuffled deals true values to other nodes (the control)",
+    )
+    tap_layers: int = _setting(4, 1, 1024, "layers that are observed, spread over the depth")
+    tap_queries: int = _setting(32, 1, 1024, "last tokens of a prompt whose attention is observed")
+    tap_query_stride: int = _setting(4, 1, 1024, "of these every n-th is observed")
+    tap_heads: str = _choice("mean", ("mean", "max"), "how the heads of a layer become one")
     record_path: str = _text(
         "", "file to which cache operations are recorded, for `radiximp replay`; empty: none"
     )

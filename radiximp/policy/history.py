@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from radiximp.config import PolicyConfig
 from radiximp.importance.aggregate import ImportanceAggregate
 
 _SESSION_BITS = 64
@@ -69,6 +70,14 @@ class NodeHistory:
     def density(self) -> float:
         """Aggregated attention density; 1.0 (an average token) before any observation."""
         return 1.0 if self.importance is None else self.importance.density
+
+    def observe(self, density: float, num_tokens: int, is_top: bool, config: PolicyConfig) -> None:
+        """Fold one query's attention into what is known: density >= 0 over the node's `num_tokens` that it saw."""
+        if self.importance is None:
+            self.importance = ImportanceAggregate()
+        self.importance.observe(
+            density, num_tokens, is_top, config.importance_half_life_queries, config.window_queries
+        )
 
     def add_session(self, session_hash: int) -> None:
         """Count a session, given as a hash that is the same on every rank."""

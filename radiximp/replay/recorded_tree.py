@@ -32,6 +32,7 @@ class RecordedTree(ReplayTree):
             ghost_factor=0 if config.is_lru else config.ghost_factor,
             trim_tokens=0 if config.is_lru else config.trim_tokens,
         )
+        self._config = config
         self.policy.note_capacity(pool_tokens)
         self._pool_pages = pool_tokens / page_tokens
         self._nodes: dict[int, Node] = {}
@@ -115,6 +116,12 @@ class RecordedTree(ReplayTree):
             self.policy, self._sizes(path), query, now_s, counted_tokens, session, end, self._use_tick
         )
         self._touch(path)
+
+    def observe(self, number: int, density: float, num_tokens: int, is_top: bool) -> None:
+        """A query's attention was folded into a node."""
+        node = self.node(number)
+        node.history.observe(density, num_tokens, is_top, self._config)
+        self._touch((node,))
 
     def note_held(self, num_nodes: int) -> None:
         """The server told its ghost table how much it holds."""

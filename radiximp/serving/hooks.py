@@ -9,7 +9,7 @@ from sglang.srt.environ import envs
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 from sglang.srt.runtime_context import get_server_args
 
-from radiximp.serving import launch, namespaces, requests
+from radiximp.serving import attention_tap, launch, namespaces, requests
 from radiximp.serving.strategy import POLICY_NAME
 from radiximp.serving.tree_core_backend import is_ours, with_tree_core
 
@@ -20,6 +20,7 @@ def register_hooks() -> None:
     scheduler = "sglang.srt.managers.scheduler.Scheduler"
     checker = "sglang.srt.managers.scheduler_components.invariant_checker.SchedulerInvariantChecker"
     weights = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
+    runner = "sglang.srt.model_executor.model_runner.ModelRunner"
     time_stats = "sglang.srt.observability.req_time_stats.ReqTimeStatsBase"
     for target, hook, kind in (
         (f"{cache}.__init__", _choose_tree_core, HookType.BEFORE),
@@ -30,6 +31,9 @@ def register_hooks() -> None:
         ("sglang.srt.server_args.ServerArgs.resolve_once", launch.check_server_args, HookType.BEFORE),
         ("sglang.srt.managers.schedule_batch.Req.__init__", namespaces.separate_lora, HookType.AFTER),
         (f"{time_stats}.__getstate__", requests.send_arrival, HookType.AFTER),
+        (f"{runner}.init_attention_backends", _tap_attention, HookType.AFTER),
+        (f"{scheduler}.run_batch", _watch_prompts, HookType.BEFORE),
+        (f"{scheduler}.process_batch_result", _harvest, HookType.AFTER),
         (f"{scheduler}.handle_generate_request", requests.receive_arrival, HookType.BEFORE),
         (f"{scheduler}.handle_embedding_request", requests.receive_arrival, HookType.BEFORE),
         (f"{weights}.flush_cache_after_weight_update", _forget, HookType.BEFORE),
@@ -67,6 +71,25 @@ def _name_request(checkpoint_into_tree, cache, req, **kwargs):
         return checkpoint_into_tree(cache, req, **kwargs)
 
 
+def _tap_attention(result, runner, *args, **kwargs) -> None:
+    # The draft model of speculative decoding is not what the cache is for.
+    if launch.is_ours(runner.server_args) and not runner.is_draft_worker:
+        attention_tap.install(runner)
+
+
+def _watch_prompts(scheduler, batch, *args, **kwargs) -> None:
+    if attention_tap.current is not None:
+        attention_tap.current.begin(batch)
+
+
+def _harvest(result, scheduler, batch, *args, **kwargs) -> None:
+    # By now each prompt that the batch completed is in the tree.
+    if attention_tap.current is not None:
+        from radiximp.serving.attention_tap.harvest import harvest
+
+        harvest(scheduler.tree_cache.tree_core, batch.reqs)
+
+
 def _forget(updater, *args, **kwargs) -> None:
     # Other weights answer otherwise: what was learned of reuse goes, also where the cache is not flushed.
     core = getattr(updater.scheduler.tree_cache, "tree_core", None)
@@ -95,4 +118,5 @@ def _check_tree_cache(cache, ctx) -> None:
         )
     controller = cache.cache_controller
     host_tokens = 0 if controller is None else controller.mem_pool_host.size
-    core.start_serving(get_server_args().tool_call_parser, host_tokens)
+    layers = () if attention_tap.current is None else attention_tap.current.layer_ids
+    core.start_serving(get_server_args().tool_call_parser, host_tokens, layers)

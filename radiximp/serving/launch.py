@@ -15,7 +15,7 @@ HTTP_SERVER = "sglang.srt.entrypoints.http_server"
 
 def check_server_args(server_args) -> None:
     """Raise ConfigError if the policy's configuration or its companions cannot be served."""
-    if not _is_ours(server_args):
+    if not is_ours(server_args):
         return
     config = server_args.radix_eviction_policy_config
     if config is not None and not isinstance(config, dict):
@@ -67,7 +67,8 @@ def _check_law_path(law_path: str, server_args) -> None:
         ) from None
 
 
-def _is_ours(server_args) -> bool:
+def is_ours(server_args) -> bool:
+    """Whether the command chose our policy."""
     return (getattr(server_args, "radix_eviction_policy", None) or "").lower() == POLICY_NAME
 
 
@@ -78,7 +79,7 @@ def check_command_line(server_args, argv) -> None:
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
-    if _is_ours(server_args):
+    if is_ours(server_args):
         from radiximp.serving.http import add_routes
 
         add_routes()

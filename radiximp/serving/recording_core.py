@@ -57,8 +57,8 @@ class RecordingTreeCore(ImportanceTreeCore):
             "config": config,
         }
 
-    def start_serving(self, tool_call_parser: str | None, host_tokens: int) -> None:
-        super().start_serving(tool_call_parser, host_tokens)
+    def start_serving(self, tool_call_parser: str | None, host_tokens: int, observed_layers=()) -> None:
+        super().start_serving(tool_call_parser, host_tokens, observed_layers)
         self.note("capacity", max(self._pool_tokens, host_tokens))
         if self.law_file is not None:
             self.recorder.stop("a law of reuse that was learned before (law_path) is not recorded")
@@ -171,6 +171,12 @@ class RecordingTreeCore(ImportanceTreeCore):
         self._note_host_lock("unlock_host", node_id, params)
         return super().dec_host_lock_ref(node_id, params)
 
+    # ---- attention ----
+
+    def _note_observation(self, node, density: float, num_tokens: int, is_top: bool) -> None:
+        super()._note_observation(node, density, num_tokens, is_top)
+        self.note("observe", node.number, density, num_tokens, is_top)
+
     # ---- victims and tiers ----
 
     def settle(self) -> None:
@@ -220,10 +226,6 @@ class RecordingTreeCore(ImportanceTreeCore):
         self.note("drop_host", node.number)
 
     # ---- what is not recorded, and what flushes the file ----
-
-    def observe(self, key, page_densities) -> int:
-        self.recorder.stop("observed attention is not recorded")
-        return super().observe(key, page_densities)
 
     def pin(self, key, ttl_s=None) -> int:
         self.recorder.stop("pins are not recorded")

@@ -1,4 +1,4 @@
-"""What people and other subsystems ask of an annotated tree: observe, pin, describe, statistics.
+"""What people and other subsystems ask of an annotated tree: pin, describe, statistics.
 
 A question (`describe`, `dry_run`, `get_importance`, `stats`) changes nothing, not even an order.
 """
@@ -8,18 +8,14 @@ from __future__ import annotations
 import heapq
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.mem_cache.unified_cache.components import BASE_COMPONENT_TYPE
 
 from radiximp import __version__
-from radiximp.importance.aggregate import ImportanceAggregate
 
 logger = logging.getLogger(__name__)
-
-# No page can draw more than all attention; a million pages is beyond any context.
-_MAX_DENSITY = 1e6
 
 
 class TreeAnnotations:
@@ -42,45 +38,6 @@ class TreeAnnotations:
                 return
             start += matched
             key = key[matched:]
-
-    def observe(self, key: RadixKey, page_densities: Sequence[float]) -> int:
-        """Fold one query's attention into the nodes along `key`; returns how many nodes took it.
-
-        page_densities: [num_pages] non-negative floats, mass share / token share of each page of the
-        prefix (1.0 = as attended as the average token), already reduced over ranks. Pages beyond the
-        prefix that is in the tree are ignored. Raises ValueError, with nothing changed, for a density outside 0 to 1e6.
-        """
-        for density in page_densities:
-            if not 0 <= density <= _MAX_DENSITY:
-                raise ValueError(
-                    f"page_densities: expected numbers from 0 to {_MAX_DENSITY:g}, got {density!r}"
-                )
-        self.uses.settle()
-        observed = []
-        for node, start, matched in self._walk(key):
-            first, last = start // self.page_size, (start + matched) // self.page_size
-            pages = page_densities[first:last]
-            if len(pages):
-                observed.append((float(sum(pages)) / len(pages), len(pages) * self.page_size, node))
-        num_top = max(1, math.ceil(self.config.top_fraction * len(observed)))
-        order = sorted(range(len(observed)), key=lambda i: (-observed[i][0], i))
-        top = set(order[:num_top])
-        for i, (density, num_tokens, node) in enumerate(observed):
-            if self.history_of(node).importance is None:
-                self.history_of(node).importance = ImportanceAggregate()
-            self.history_of(node).importance.observe(
-                density,
-                num_tokens,
-                i in top,
-                self.config.importance_half_life_queries,
-                self.config.window_queries,
-            )
-            self.touch_leaf(node)
-        return len(observed)
-
-    def get_importance(self, node_id: int) -> float:
-        """Aggregated attention density of a node; 1.0 before any observation. KeyError if it is gone."""
-        return self.history_of(self.node_by_id(node_id)).density
 
     # ---- pins: soft, within a budget; a pinned leaf goes after all others, never wedges the pool ----
 
@@ -239,6 +196,7 @@ class TreeAnnotations:
             "ghost_hits": self.ghosts.num_hits,
             "nodes": len(self._node_arena) - 1,
             "leaves": {"device": len(self.evictable_device_leaves), "host": len(self.evictable_host_leaves)},
+            "importance": self.observation_stats(),
             **self.policy.stats(),
             "pinned_tokens": self.pinned_tokens,
             "pin_budget_tokens": self.pin_budget_tokens,

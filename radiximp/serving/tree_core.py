@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Sequence
 
 from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams, MatchResult
 from sglang.srt.mem_cache.unified_cache.components import BASE_COMPONENT_TYPE
@@ -24,6 +25,7 @@ from radiximp.serving.finish import FinishReader
 from radiximp.serving.law_file import LawFile
 from radiximp.serving.strategy import building_tree_core
 from radiximp.serving.tree_annotations import TreeAnnotations
+from radiximp.serving.tree_observations import TreeObservations
 from radiximp.serving.use_log import UseLog, leave_ghost, take_ghosts
 
 logger = logging.getLogger(__name__)
@@ -32,7 +34,7 @@ logger = logging.getLogger(__name__)
 _DIGEST_MASK = (1 << 42) - 1
 
 
-class ImportanceTreeCore(TreeAnnotations, UnifiedTreeCore):
+class ImportanceTreeCore(TreeObservations, TreeAnnotations, UnifiedTreeCore):
     """Insert and match O(path); choosing a victim O(log leaves)."""
 
     def __init__(self, params, components) -> None:
@@ -52,6 +54,8 @@ class ImportanceTreeCore(TreeAnnotations, UnifiedTreeCore):
         self.policy = self.eviction_strategy.policy
         self.config = self.policy.config
         self.ghosts = GhostTable(self.config.ghost_factor)
+        self._start_observations(self.config)
+        self.tree_group = params.tp_cache_group
         allocator = params.token_to_kv_pool_allocator
         self._pool_tokens = 0 if allocator is None else allocator.size
         self.policy.note_capacity(self._pool_tokens)
@@ -62,9 +66,12 @@ class ImportanceTreeCore(TreeAnnotations, UnifiedTreeCore):
             self._touch_node = self._touch_and_rank
             self._match_post_processor = self._match_and_rank
 
-    def start_serving(self, tool_call_parser: str | None, host_tokens: int) -> None:
-        """Log, once per process, that this core is the one in use; learn what a tool call looks like and how much
-        the host holds."""
+    def start_serving(
+        self, tool_call_parser: str | None, host_tokens: int, observed_layers: Sequence[int] = ()
+    ) -> None:
+        """Log, once per process, that this core is the one in use; learn what a tool call looks like, how much
+        the host holds and which layers' attention will be observed."""
+        self.observed_layers = list(observed_layers)
         self.finishes = FinishReader(tool_call_parser)
         # Under write_back the tiers add up; otherwise the host holds what the device holds and more.
         held = self._pool_tokens + host_tokens if self.is_write_back else max(self._pool_tokens, host_tokens)
@@ -128,15 +135,15 @@ class ImportanceTreeCore(TreeAnnotations, UnifiedTreeCore):
     def _add_new_node(self, parent, key, value, **kwargs) -> UnifiedTreeNode:
         """As the base class; what was in the tree before comes back in its old pieces, each with its history."""
         if not self.ghosts.may_know(key.token_ids[0]):
-            return self._add_piece(parent, key, value, None, **kwargs)
+            return self._add_piece(parent, key, value, **kwargs)
         ghosts = take_ghosts(self, parent, key)
         if not self._can_cut:
             ghosts = [ghosts[-1]] if ghosts and ghosts[-1][0] == len(key) else []
         for start, end, ghost in in_pieces(ghosts, len(key)):
-            parent = self._add_piece(parent, key[start:end], value[start:end], ghost, **kwargs)
+            parent = self._add_piece(parent, key[start:end], value[start:end], ghost=ghost, **kwargs)
         return parent
 
-    def _add_piece(self, parent, key, value, ghost: NodeHistory | None, **kwargs) -> UnifiedTreeNode:
+    def _add_piece(self, parent, key, value, ghost: NodeHistory | None = None, **kwargs) -> UnifiedTreeNode:
         is_next_turn = not parent.children and parent is not self.root_node
         node = UnifiedTreeCore._add_new_node(self, parent, key, value, **kwargs)
         # Not `history_of`, which finds out by an exception that there is none.

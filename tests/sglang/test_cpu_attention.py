@@ -123,30 +123,6 @@ def decode_steps_unlike_extend(shape: Shape, length: int) -> list[int]:
     return unlike
 
 
-def test_tap_sees_queries_keys_and_slots() -> None:
-    rig = Rig(Shape(), num_slots=1024, max_tokens=256)
-    seen = []
-
-    class Tap:
-        def observe(self, layer, span, queries, keys) -> None:
-            seen.append((layer.layer_id, span, queries.clone(), keys.clone()))
-
-    rig.ours.tap = Tap()
-    batch = rig.batch([2, 0], [100, 30], [90, 0], ForwardMode.EXTEND)
-    q, k, v = new_tokens(rig, batch)
-    rig.run(rig.ours, batch, q, k, v)
-
-    assert [(s.num_prefix_tokens, s.num_new_tokens, s.req_pool_index) for _, s, _, _ in seen] == [
-        (90, 10, 2),
-        (0, 30, 0),
-    ]
-    for (_, span, queries, keys), rows in zip(seen, (slice(0, 10), slice(10, 40)), strict=True):
-        assert torch.equal(queries, q[rows].view(-1, 9, 64))
-        slots = span.slots[: span.num_tokens]
-        assert torch.equal(slots, rig.req_to_token[span.req_pool_index, : span.num_tokens].long())
-        assert torch.equal(keys, rig.pool.get_key_buffer(0)[slots])
-
-
 def median_ratio(slow, fast, num_rounds: int = 7) -> float:
     """Median time of `slow` over that of `fast`, measured in turn."""
     times: dict[object, list[float]] = {slow: [], fast: []}

@@ -2,13 +2,13 @@
 
 A query's result is a function of its request's own tokens and of its position, and of nothing else: not
 of the batch, not of how much of the prefix was cached, loaded back or prefilled in chunks
-(`tiled_attention`). `AttentionTap` is the place to read queries and KV slots from.
+(`tiled_attention`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
@@ -37,20 +37,10 @@ class RequestSpan:
     num_new_tokens: int
     num_tokens: int  # cached prefix and new tokens
     slots: torch.Tensor  # [num_tokens padded] int64 KV slots; the padding repeats the last one
-    req_pool_index: int
 
     @property
     def num_prefix_tokens(self) -> int:
         return self.num_tokens - self.num_new_tokens
-
-
-class AttentionTap(Protocol):
-    """Reads attention's inputs; must not change them. Called once per layer, request and forward pass."""
-
-    def observe(
-        self, layer: RadixAttention, span: RequestSpan, queries: torch.Tensor, keys: torch.Tensor
-    ) -> None:
-        """`queries` [num_new_tokens, num_heads, head_dim], `keys` [num_tokens, num_kv_heads, head_dim]."""
 
 
 class RadiximpCpuAttention(AttentionBackend):
@@ -58,8 +48,6 @@ class RadiximpCpuAttention(AttentionBackend):
 
     Owned by the scheduler's forward thread. An extend of n tokens after p costs O((n + TILE) * (p + n)).
     """
-
-    tap: AttentionTap | None = None
 
     def __init__(self, runner: ModelRunner) -> None:
         super().__init__()
@@ -83,7 +71,7 @@ class RadiximpCpuAttention(AttentionBackend):
             padding = -length % TILE
             if padding:
                 slots = torch.cat((slots, slots[-1:].expand(padding)))
-            self.spans.append(RequestSpan(first_row, new, length, slots, index))
+            self.spans.append(RequestSpan(first_row, new, length, slots))
             first_row += new
 
     def forward_extend(self, q, k, v, layer, forward_batch, save_kv_cache=True) -> torch.Tensor:
@@ -110,8 +98,6 @@ class RadiximpCpuAttention(AttentionBackend):
             rows = slice(span.first_row, span.first_row + span.num_new_tokens)
             keys = key_cache.index_select(0, span.slots)
             values = value_cache.index_select(0, span.slots)
-            if self.tap is not None:
-                self.tap.observe(layer, span, q[rows], keys[: span.num_tokens])
             output[rows] = attend(q[rows], keys, values, span.num_prefix_tokens, heads)
         return output.flatten(1)
 

@@ -1,0 +1,175 @@
+"""Watches the last queries of each prompt in the sampled layers, between a batch's start and its end.
+
+The wrapped backend computes and returns what it would without us; queries and keys are only read. Work is launched in
+the forward's own stream, tensors made there, and nothing waits for it here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from radiximp.config import PolicyConfig
+from radiximp.importance.density import TokenMass
+from radiximp.importance.scorers import SCORERS
+from radiximp.importance.scorers.indexer import indexer_mass
+from radiximp.importance.window import ObservationWindow
+from radiximp.serving.attention_tap.layers import attention_layers, spread
+
+if TYPE_CHECKING:
+    from sglang.srt.layers.radix_attention import RadixAttention
+    from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
+    from sglang.srt.model_executor.model_runner import ModelRunner
+
+# An observation is made in blocks of at least this many tokens, whatever the page size.
+_MIN_BLOCK_TOKENS = 16
+
+
+@dataclass
+class Observation:
+    """What one request's prompt attended to: densities [num_blocks] float32 on the host, NaN where unknown.
+
+    `is_copied` waits, on an accelerator, for the copy that brings them there.
+    """
+
+    num_tokens: int
+    block_tokens: int
+    densities: torch.Tensor
+    copied: torch.cuda.Event | None = None
+
+    def values(self) -> torch.Tensor:
+        """[num_blocks] float32, once they have arrived."""
+        if self.copied is not None:
+            self.copied.synchronize()
+        return self.densities
+
+
+@dataclass
+class _Prompt:
+    """One prompt while its chunks are computed; kept on its request. `mass` is made in the forward's stream."""
+
+    window: ObservationWindow
+    end: int  # of what was computed so far
+    mass: TokenMass | None = None
+
+
+@dataclass
+class _Watch:
+    """The chunk of a prompt that the running batch computes."""
+
+    request: Req
+    prompt: _Prompt
+    row: int  # of the chunk's first query among the batch's
+    first: int  # its position
+    end: int
+    watched: list[int]  # positions
+    positions: torch.Tensor | None = None  # [num_watched] int64, on the device
+
+
+class AttentionTap:
+    """Owned by the forward thread. A layer that is not watched costs one look-up per pass."""
+
+    def __init__(self, runner: ModelRunner, config: PolicyConfig, page_tokens: int) -> None:
+        self._runner = runner
+        self._config = config
+        # The control sees the true values; the tree deals them to other nodes.
+        self._scorer = "softmax" if config.importance_scorer == "shuffled" else config.importance_scorer
+        self._block_tokens = page_tokens * -(-_MIN_BLOCK_TOKENS // page_tokens)
+        layers = spread(attention_layers(runner), config.tap_layers)
+        self._layers = {layer.layer_id: index for index, layer in enumerate(layers)}
+        self._watches: list[_Watch] = []
+        for backend in {id(b): b for b in (runner.attn_backend, runner.decode_attn_backend) if b}.values():
+            backend.forward = self._watched(backend.forward)
+
+    @property
+    def layer_ids(self) -> list[int]:
+        """The watched layers."""
+        return sorted(self._layers)
+
+    def _watched(self, forward):
+        def forward_and_watch(q, k, v, layer, forward_batch, save_kv_cache=True, **kwargs):
+            output = forward(q, k, v, layer, forward_batch, save_kv_cache, **kwargs)
+            if self._watches and layer.layer_id in self._layers:
+                self._observe(layer, q, kwargs.get("topk_indices"))
+            return output
+
+        return forward_and_watch
+
+    def begin(self, batch: ScheduleBatch) -> None:
+        """A batch is about to run: note which of its queries end a prompt."""
+        self._watches = []
+        if not batch.forward_mode.is_extend_without_speculative():
+            return
+        decoding = {id(request) for request in batch.decoding_reqs or ()}
+        row = 0
+        for request, prefix, extend in zip(batch.reqs, batch.prefix_lens, batch.extend_lens, strict=True):
+            if id(request) not in decoding and not getattr(request, "radiximp_observed", False):
+                self._watch(request, row, prefix, extend)
+            row += extend
+
+    def _watch(self, request: Req, row: int, prefix: int, extend: int) -> None:
+        num_tokens = len(request.full_untruncated_fill_ids)
+        prompt = getattr(request, "radiximp_prompt", None)
+        # A prompt that a retraction interrupted starts over: with more tokens, or from what is cached now.
+        if prompt is None or prompt.window.num_tokens != num_tokens or prompt.end != prefix:
+            config = self._config
+            window = ObservationWindow(
+                num_tokens, prefix, config.tap_queries, config.tap_query_stride, self._block_tokens
+            )
+            if not window.num_blocks:
+                return
+            prompt = request.radiximp_prompt = _Prompt(window, prefix)
+        prompt.end = prefix + extend
+        watched = prompt.window.rows(prefix, prompt.end)
+        if watched:
+            self._watches.append(_Watch(request, prompt, row, prefix, prompt.end, watched))
+
+    def _observe(self, layer: RadixAttention, q: torch.Tensor, top_keys: torch.Tensor | None) -> None:
+        index = self._layers[layer.layer_id]
+        q = q.view(len(q), layer.tp_q_head_num, -1)
+        window = None if layer.sliding_window_size < 0 else layer.sliding_window_size
+        for watch in self._watches:
+            if watch.positions is None:
+                watch.positions = torch.tensor(watch.watched).to(q.device, non_blocking=True)
+            if watch.prompt.mass is None:
+                watch.prompt.mass = TokenMass(watch.prompt.window, len(self._layers), q.device)
+            mass, rows = watch.prompt.mass, watch.positions - watch.first + watch.row
+            mass.limit(index, window)
+            if self._config.importance_scorer != "indexer":
+                self._add_mass(index, layer, watch, q[rows], window)
+            elif top_keys is not None:
+                mass.add(index, indexer_mass(top_keys[rows].long(), watch.end))
+        if index == len(self._layers) - 1:
+            self._finish()
+
+    def _add_mass(self, index: int, layer, watch: _Watch, q: torch.Tensor, window: int | None) -> None:
+        cache = self._runner.token_to_kv_pool.get_key_buffer(layer.layer_id)
+        slots = self._runner.req_to_token_pool.req_to_token[watch.request.kv.req_pool_idx, : watch.end]
+        mass, heads, scorer = watch.prompt.mass, self._config.tap_heads, self._scorer
+        if scorer == "softmax" and q.is_cuda:
+            from radiximp.importance.kernel import token_sums
+
+            total, squares = token_sums(q, cache, slots, watch.positions, layer.scaling, window, heads)
+            end = mass.window.end_key
+            mass.add_sums(index, total[:end], squares[:end], len(q))
+            return
+        keys = cache.index_select(0, slots.long())
+        scored = SCORERS[scorer](q, keys, watch.positions, self._block_tokens, layer.scaling, window)
+        mass.add(index, scored, heads)
+
+    def _finish(self) -> None:
+        """All layers were seen: prompts that are complete leave an `Observation` on their request."""
+        for watch in self._watches:
+            if watch.end != watch.prompt.window.num_tokens:
+                continue
+            densities, copied = watch.prompt.mass.block_densities(), None
+            if densities.is_cuda:
+                on_host = torch.empty(densities.shape, dtype=densities.dtype, pin_memory=True)
+                densities, copied = on_host.copy_(densities, non_blocking=True), torch.cuda.Event()
+                copied.record()
+            watch.request.radiximp_observation = Observation(watch.end, self._block_tokens, densities, copied)
+            watch.request.radiximp_prompt = None
+            watch.request.radiximp_observed = True
+        self._watches = []
