@@ -31,7 +31,7 @@ from radiximp.replay.files import write_json
 from radiximp.serving import default_model
 
 FILE = "tau_bench_airline_dev.json.gz"
-MAX_TOKENS = 6000
+MAX_TOKENS = 4000
 BLOCK_TOKENS = 16
 MIN_MESSAGES = 6
 HALF_LIVES = (0.5, 1, 2, 4, 8, 16, 32)
