@@ -71,6 +71,7 @@ class PolicyConfig:
     tap_layers: int = _setting(4, 1, 1024, "layers that are observed, spread over the depth")
     tap_queries: int = _setting(32, 1, 1024, "last tokens of a prompt whose attention is observed")
     tap_query_stride: int = _setting(4, 1, 1024, "of these every n-th is observed")
+    tap_decode_every: int = _setting(0, 0, 1e6, "every n-th decode step is observed, too; 0: none")
     tap_heads: str = _choice("mean", ("mean", "max"), "how the heads of a layer become one")
     record_path: str = _text(
         "", "file to which cache operations are recorded, for `radiximp replay`; empty: none"

@@ -66,7 +66,7 @@ class TokenMass:
 
     def secondary_sinks(self) -> torch.Tensor:
         """[num_layers, num_keys] bool: heavy tokens that all watched queries attend to alike."""
-        num_queries = torch.tensor(self.num_queries, device=self.total.device)[:, None].clamp(min=1)
+        num_queries = self._column(self.num_queries).clamp(min=1)
         mean = self.total / num_queries
         deviation = (self.squares / num_queries - mean**2).clamp(min=0).sqrt()
         ordinary = self._reachable()
@@ -76,7 +76,14 @@ class TokenMass:
 
     def _reachable(self) -> torch.Tensor:
         keys = torch.arange(self.total.shape[1], device=self.total.device)
-        return keys >= torch.tensor(self.first_key, device=self.total.device)[:, None]
+        return keys >= self._column(self.first_key)
+
+    def _column(self, values: list[int]) -> torch.Tensor:
+        # Not `torch.tensor(values, device=...)`: it would wait for an accelerator to take them.
+        column = torch.empty(len(values), 1, device=self.total.device)
+        for row, value in zip(column, values, strict=True):
+            row.fill_(value)
+        return column
 
     def _counted(self, exclude_sinks: bool) -> torch.Tensor:
         counted = self._reachable()

@@ -33,6 +33,7 @@ def register_hooks() -> None:
         (f"{time_stats}.__getstate__", requests.send_arrival, HookType.AFTER),
         (f"{runner}.init_attention_backends", _tap_attention, HookType.AFTER),
         (f"{scheduler}.run_batch", _watch_prompts, HookType.BEFORE),
+        (f"{scheduler}.run_batch", _watch_decode_steps, HookType.AFTER),
         (f"{scheduler}.process_batch_result", _harvest, HookType.AFTER),
         (f"{scheduler}.handle_generate_request", requests.receive_arrival, HookType.BEFORE),
         (f"{scheduler}.handle_embedding_request", requests.receive_arrival, HookType.BEFORE),
@@ -79,7 +80,12 @@ def _tap_attention(result, runner, *args, **kwargs) -> None:
 
 def _watch_prompts(scheduler, batch, *args, **kwargs) -> None:
     if attention_tap.current is not None:
-        attention_tap.current.begin(batch)
+        attention_tap.current.begin(batch, scheduler.forward_stream)
+
+
+def _watch_decode_steps(result, scheduler, batch, *args, **kwargs) -> None:
+    if attention_tap.current is not None:
+        attention_tap.current.launched(batch, scheduler.forward_stream)
 
 
 def _harvest(result, scheduler, batch, *args, **kwargs) -> None:
@@ -87,7 +93,7 @@ def _harvest(result, scheduler, batch, *args, **kwargs) -> None:
     if attention_tap.current is not None:
         from radiximp.serving.attention_tap.harvest import harvest
 
-        harvest(scheduler.tree_cache.tree_core, batch.reqs)
+        harvest(scheduler.tree_cache.tree_core, attention_tap.current, batch.reqs)
 
 
 def _forget(updater, *args, **kwargs) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sglang.srt.managers.schedule_batch import Req
+from sglang.srt.managers.schedule_batch import FINISH_LENGTH, Req
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.sampling.sampling_params import SamplingParams
 
@@ -33,6 +33,8 @@ class Server:
         self.runner = SimpleNamespace(
             attn_backend=self.rig.ours,
             decode_attn_backend=self.rig.ours,
+            dtype=torch.bfloat16,
+            device="cpu",
             model=torch.nn.ModuleList([self.rig.layer]),
             token_to_kv_pool=self.rig.pool,
             req_to_token_pool=SimpleNamespace(req_to_token=self.rig.req_to_token),
@@ -76,35 +78,36 @@ class Server:
         shape = self.rig.shape
         return self.rig.random(num_tokens, shape.num_kv_heads).view(num_tokens, shape.num_kv_heads, -1)
 
-    def expected(self, request: Req, first_new: int) -> torch.Tensor:
+    def expected(self, request: Req, first_new: int, steps: list[int] | None = None) -> torch.Tensor:
         """[num_blocks] float64 densities from dense attention over what the pool holds now; secondary sinks do not
-        occur in random keys."""
+        occur in random keys. steps: positions of decode steps that were observed, too."""
         num_tokens, config = len(request.full_untruncated_fill_ids), self.config
         block = self.tap._block_tokens
         begin = max(num_tokens - config.tap_queries, first_new)
         positions = [
             p for p in range(begin, num_tokens) if (num_tokens - 1 - p) % config.tap_query_stride == 0
         ]
-        slots = self.rig.req_to_token[request.kv.req_pool_idx, :num_tokens].long()
+        end_key, num_keys = begin // block * block, num_tokens + 8 * bool(steps)
+        positions += steps or []
+        slots = self.rig.req_to_token[request.kv.req_pool_idx, :num_keys].long()
         shape = self.rig.shape
         keys = self.rig.pool.get_key_buffer(0)[slots].double()
         keys = keys.repeat_interleave(shape.num_heads // shape.num_kv_heads, 1)
-        total = torch.zeros(num_tokens, dtype=torch.float64)
+        total, key = torch.zeros(num_keys, dtype=torch.float64), torch.arange(num_keys)
         for position in positions:
             q = self.queries[request.rid][position].double().view(shape.num_heads, -1)
             scores = torch.einsum("hd,khd->hk", q, keys) * self.rig.layer.scaling
-            hidden = torch.arange(num_tokens) > position
+            hidden = key > position
             if shape.window >= 0:
-                hidden |= torch.arange(num_tokens) < position - shape.window
+                hidden |= key < position - shape.window
             mass = scores.masked_fill(hidden, -torch.inf).softmax(-1)
             total += mass.mean(0) if config.tap_heads == "mean" else mass.amax(0)
         first_key = NUM_SINK_TOKENS
         if shape.window >= 0:
             first_key = max(first_key, num_tokens - 1 - shape.window)
-        end = begin // block * block
-        counted = (torch.arange(num_tokens) >= first_key) & (torch.arange(num_tokens) < end)
+        counted = (key >= first_key) & (key < end_key)
         average = total[counted].mean()
-        blocks = [counted[b : b + block].nonzero().flatten() + b for b in range(0, end, block)]
+        blocks = [counted[b : b + block].nonzero().flatten() + b for b in range(0, end_key, block)]
         return torch.stack([total[b].mean() / average for b in blocks])
 
 
@@ -136,16 +139,46 @@ def test_an_observation_is_dense_attentions_however_it_is_cut_and_batched(
     assert not hasattr(other, "radiximp_observation")
 
 
-def test_a_decode_batch_is_not_watched():
+def decode_step(server: Server, request: Req) -> None:
+    """The next token of a request: its query and key come into the pool, and out comes another token."""
+    request.output_ids.append(7)
+    length = len(request.origin_input_ids) + len(request.output_ids)
+    row = request.kv.req_pool_idx
+    forward_batch = server.rig.batch([row], [length], [length - 1], ForwardMode.DECODE)
+    batch = SimpleNamespace(forward_mode=ForwardMode.DECODE, reqs=[request])
+    q = server.rig.random(1, server.rig.shape.num_heads)
+    server.queries[request.rid] = torch.cat((server.queries[request.rid], q))
+    server.rig.ours.init_forward_metadata(forward_batch)
+    server.tap.begin(batch)
+    server.rig.ours.forward(q, server.new_keys(1), server.new_keys(1), server.rig.layer, forward_batch)
+    server.tap.launched(batch)
+
+
+def test_decode_steps_are_not_observed_unless_asked_for():
     server = Server()
     request = server.request("r", 100, 0)
-    server.tap.begin(SimpleNamespace(forward_mode=ForwardMode.DECODE, reqs=[request]))
-    batch = server.rig.batch([0], [100], [99], ForwardMode.DECODE)
-    server.rig.ours.init_forward_metadata(batch)
-    server.rig.ours.forward(
-        server.rig.random(1, 9), server.new_keys(1), server.new_keys(1), server.rig.layer, batch
-    )
-    assert not hasattr(request, "radiximp_observation") and not hasattr(request, "radiximp_prompt")
+    server.forward([(request, 0, 100)])
+    before = server.tap.conclude(request)
+    decode_step(server, request)
+    request.finished_reason = FINISH_LENGTH(length=1)
+    assert before is not None and server.tap.conclude(request) is None
+
+
+def test_every_third_decode_step_counts_as_one_more_query_and_the_request_counts_once():
+    server = Server(tap_decode_every=3)
+    request = server.request("r", 100, 0)
+    server.forward([(request, 0, 60)])
+    server.forward([(request, 60, 100)])
+    for _ in range(7):
+        decode_step(server, request)
+        assert server.tap.conclude(request) is None
+    (num_queries,) = request.radiximp_prompt.mass.num_queries
+    assert num_queries == 8 + 2
+    expected = server.expected(request, 0, steps=[102, 105])
+    request.finished_reason = FINISH_LENGTH(length=7)
+    observed = server.tap.conclude(request).values()
+    assert torch.allclose(observed.double(), expected, atol=2e-3)
+    assert server.tap.conclude(request) is None
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -182,8 +215,8 @@ def test_no_prompt_gets_what_another_attended_to(seed):
                 expected[request.rid] = (request, before)
             insert(cache, list(request.full_untruncated_fill_ids), cache_salt=request.cache_salt)
             server.rig.pool.get_key_buffer(0).normal_(generator=server.rig.generator)
-            harvest(core, [request])
-            harvest(core, [request])  # a second time there is nothing left
+            harvest(core, server.tap, [request])
+            harvest(core, server.tap, [request])  # a second time there is nothing left
     assert len(expected) > 5
     assert core.num_observations == len(expected)
     for request, densities in expected.values():
@@ -201,7 +234,7 @@ def test_a_prompt_that_left_the_tree_before_the_harvest_leaves_nothing():
     insert(cache, list(request.full_untruncated_fill_ids))
     cache.reset()
     insert(cache, list(range(20_000, 20_200)))
-    harvest(cache.tree_core, [request])
+    harvest(cache.tree_core, server.tap, [request])
     assert cache.tree_core.num_observations == 0
     assert all(node["importance"] == 1.0 for node in cache.tree_core.hotspots())
 

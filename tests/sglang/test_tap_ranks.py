@@ -22,6 +22,7 @@ def serve(rank: int, rendezvous: str, digests: str) -> None:
 
     dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=NUM_RANKS)
     cache = build_cache(4096, tp_cache_group=dist.group.WORLD)
+    tap = SimpleNamespace(conclude=lambda request: request.radiximp_observation)
     core, shared, own = cache.tree_core, random.Random(0), random.Random(1 + rank)
     for number in range(NUM_REQUESTS):
         core.observe_arrival(1e9 + 10.0 * number)
@@ -39,7 +40,7 @@ def serve(rank: int, rendezvous: str, digests: str) -> None:
             cache_salt=None,
             radiximp_observation=Observation(256, 16, densities),
         )
-        harvest(core, [asked])
+        harvest(core, tap, [asked])
     evictions = core.num_evictions["device"]
     importance = [node["importance"] for node in core.hotspots(limit=50)]
     with open(f"{digests}{rank}", "w") as file:

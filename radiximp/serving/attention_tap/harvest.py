@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from sglang.srt.mem_cache.radix_cache import RadixKey
 
-from radiximp.serving.attention_tap.tap import Observation
+from radiximp.serving.attention_tap.tap import AttentionTap, Observation
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
@@ -19,14 +19,10 @@ if TYPE_CHECKING:
     from radiximp.serving.tree_core import ImportanceTreeCore
 
 
-def harvest(core: ImportanceTreeCore, requests: list[Req]) -> None:
-    """Fold the observations that wait on `requests` into the tree."""
-    waiting = []
-    for request in requests:
-        observation = getattr(request, "radiximp_observation", None)
-        if observation is not None:
-            request.radiximp_observation = None
-            waiting.append((request, observation))
+def harvest(core: ImportanceTreeCore, tap: AttentionTap, requests: list[Req]) -> None:
+    """Fold what the tap observed of these requests into the tree."""
+    concluded = [(request, tap.conclude(request)) for request in requests]
+    waiting = [(request, observation) for request, observation in concluded if observation is not None]
     if not waiting:
         return
     densities = mean_over_ranks([observation.values() for _, observation in waiting], core.tree_group)

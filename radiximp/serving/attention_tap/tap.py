@@ -1,4 +1,4 @@
-"""Watches the last queries of each prompt in the sampled layers, between a batch's start and its end.
+"""Watches the last queries of each prompt in the sampled layers, and every S-th decode step where that is asked for.
 
 The wrapped backend computes and returns what it would without us; queries and keys are only read. Work is launched in
 the forward's own stream, tensors made there, and nothing waits for it here.
@@ -16,6 +16,7 @@ from radiximp.importance.density import TokenMass
 from radiximp.importance.scorers import SCORERS
 from radiximp.importance.scorers.indexer import indexer_mass
 from radiximp.importance.window import ObservationWindow
+from radiximp.serving.attention_tap.decode import DecodeTap
 from radiximp.serving.attention_tap.layers import attention_layers, spread
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ _MIN_BLOCK_TOKENS = 16
 class Observation:
     """What one request's prompt attended to: densities [num_blocks] float32 on the host, NaN where unknown.
 
-    `is_copied` waits, on an accelerator, for the copy that brings them there.
+    copied: on an accelerator, when the copy that brings them there is done.
     """
 
     num_tokens: int
@@ -48,11 +49,12 @@ class Observation:
 
 @dataclass
 class _Prompt:
-    """One prompt while its chunks are computed; kept on its request. `mass` is made in the forward's stream."""
+    """One prompt while it is observed; kept on its request. `mass` is made in the forward's stream."""
 
     window: ObservationWindow
     end: int  # of what was computed so far
     mass: TokenMass | None = None
+    is_complete: bool = False  # its last query was seen; decode steps may follow
 
 
 @dataclass
@@ -80,6 +82,7 @@ class AttentionTap:
         layers = spread(attention_layers(runner), config.tap_layers)
         self._layers = {layer.layer_id: index for index, layer in enumerate(layers)}
         self._watches: list[_Watch] = []
+        self._decode = DecodeTap(runner, layers, config.tap_decode_every) if config.tap_decode_every else None
         for backend in {id(b): b for b in (runner.attn_backend, runner.decode_attn_backend) if b}.values():
             backend.forward = self._watched(backend.forward)
 
@@ -91,15 +94,20 @@ class AttentionTap:
     def _watched(self, forward):
         def forward_and_watch(q, k, v, layer, forward_batch, save_kv_cache=True, **kwargs):
             output = forward(q, k, v, layer, forward_batch, save_kv_cache, **kwargs)
-            if self._watches and layer.layer_id in self._layers:
-                self._observe(layer, q, kwargs.get("topk_indices"))
+            if layer.layer_id in self._layers:
+                if self._watches:
+                    self._observe(layer, q, kwargs.get("topk_indices"))
+                elif self._decode is not None and forward_batch.forward_mode.is_decode():
+                    self._decode.keep(self._layers[layer.layer_id], q)
             return output
 
         return forward_and_watch
 
-    def begin(self, batch: ScheduleBatch) -> None:
+    def begin(self, batch: ScheduleBatch, forward_stream=None) -> None:
         """A batch is about to run: note which of its queries end a prompt."""
         self._watches = []
+        if self._decode is not None:
+            self._decode.before(forward_stream)
         if not batch.forward_mode.is_extend_without_speculative():
             return
         decoding = {id(request) for request in batch.decoding_reqs or ()}
@@ -108,6 +116,21 @@ class AttentionTap:
             if id(request) not in decoding and not getattr(request, "radiximp_observed", False):
                 self._watch(request, row, prefix, extend)
             row += extend
+
+    def launched(self, batch: ScheduleBatch, forward_stream=None) -> None:
+        """The batch was launched: look at its decode steps where that is due."""
+        if self._decode is not None and batch.forward_mode.is_decode():
+            self._decode.score(batch, forward_stream, self._add_step)
+
+    def conclude(self, request: Req) -> Observation | None:
+        """What was observed of a request, once: when its prompt is in the tree, or with decode steps when it ends."""
+        prompt = getattr(request, "radiximp_prompt", None)
+        if self._decode is not None and prompt is not None and prompt.is_complete and request.finished():
+            with self._decode.scoring():
+                self._leave(request, prompt)
+        observation = getattr(request, "radiximp_observation", None)
+        request.radiximp_observation = None
+        return observation
 
     def _watch(self, request: Req, row: int, prefix: int, extend: int) -> None:
         num_tokens = len(request.full_untruncated_fill_ids)
@@ -118,12 +141,10 @@ class AttentionTap:
             window = ObservationWindow(
                 num_tokens, prefix, config.tap_queries, config.tap_query_stride, self._block_tokens
             )
-            if not window.num_blocks:
-                return
             prompt = request.radiximp_prompt = _Prompt(window, prefix)
         prompt.end = prefix + extend
         watched = prompt.window.rows(prefix, prompt.end)
-        if watched:
+        if watched and prompt.window.num_blocks:
             self._watches.append(_Watch(request, prompt, row, prefix, prompt.end, watched))
 
     def _observe(self, layer: RadixAttention, q: torch.Tensor, top_keys: torch.Tensor | None) -> None:
@@ -144,6 +165,11 @@ class AttentionTap:
         if index == len(self._layers) - 1:
             self._finish()
 
+    def _add_step(self, index: int, layer, request: Req, end: int, positions: torch.Tensor, q) -> None:
+        watch = _Watch(request, request.radiximp_prompt, 0, end - 1, end, [], positions)
+        window = None if layer.sliding_window_size < 0 else layer.sliding_window_size
+        self._add_mass(index, layer, watch, q, window)
+
     def _add_mass(self, index: int, layer, watch: _Watch, q: torch.Tensor, window: int | None) -> None:
         cache = self._runner.token_to_kv_pool.get_key_buffer(layer.layer_id)
         slots = self._runner.req_to_token_pool.req_to_token[watch.request.kv.req_pool_idx, : watch.end]
@@ -160,16 +186,23 @@ class AttentionTap:
         mass.add(index, scored, heads)
 
     def _finish(self) -> None:
-        """All layers were seen: prompts that are complete leave an `Observation` on their request."""
+        """All layers were seen: prompts that are complete are observed, or go on to be."""
         for watch in self._watches:
-            if watch.end != watch.prompt.window.num_tokens:
-                continue
-            densities, copied = watch.prompt.mass.block_densities(), None
-            if densities.is_cuda:
-                on_host = torch.empty(densities.shape, dtype=densities.dtype, pin_memory=True)
-                densities, copied = on_host.copy_(densities, non_blocking=True), torch.cuda.Event()
-                copied.record()
-            watch.request.radiximp_observation = Observation(watch.end, self._block_tokens, densities, copied)
-            watch.request.radiximp_prompt = None
-            watch.request.radiximp_observed = True
+            if watch.end == watch.prompt.window.num_tokens:
+                watch.prompt.is_complete = True
+                watch.request.radiximp_observed = True
+                if self._decode is None:
+                    self._leave(watch.request, watch.prompt)
         self._watches = []
+
+    def _leave(self, request: Req, prompt: _Prompt) -> None:
+        """Leave an `Observation` on the request."""
+        densities, copied = prompt.mass.block_densities(), None
+        if densities.is_cuda:
+            on_host = torch.empty(densities.shape, dtype=densities.dtype, pin_memory=True)
+            densities, copied = on_host.copy_(densities, non_blocking=True), torch.cuda.Event()
+            copied.record()
+        request.radiximp_observation = Observation(
+            prompt.window.num_tokens, self._block_tokens, densities, copied
+        )
+        request.radiximp_prompt = None
