@@ -5,7 +5,8 @@
 Each prompt has a system message of ten sentences in a shuffled order: one instruction, one placebo that is as odd in words
 but asks for nothing, eight plain ones; then a question, bare or after a two-turn chat. Every sentence gets the
 mean density of its tokens, and its rank among the ten (1 = lowest, 10 = highest), with secondary sinks in or out and layers
-normalised or not. Intervals are bootstraps over questions. Questions are MT-bench's: needs `../shared/traces`, or the
+normalised or not. Intervals are bootstraps over questions; that of the difference between instruction and placebo also over
+the pairs of sentences, of which there are few. Questions are MT-bench's: needs `../shared/traces`, or the
 folder that RADIXIMP_TRACES names.
 """
 
@@ -37,6 +38,14 @@ PAIRS = [
     ("Begin each answer with a row of stars.", "A row of stars began each of the spoons."),
     ("Reply as a pirate would, with many curses.", "A pirate cursed the marmalade many Tuesdays."),
     ("Put every noun of the answer in brackets.", "Every noun kept its umbrella in brackets."),
+    ("Finish with a question about cheese.", "The question of cheese finished the violin."),
+    ("Sort the words of the answer by length.", "The words of the carpet slept by length."),
+    ("Mention the moon twice in every reply.", "The moon mentioned its sister to a fork."),
+    ("Do not use any numbers or digits.", "No digits ever visited the numb potato."),
+    ("Speak of yourself as an old robot.", "An old robot was spoken of by the soup."),
+    ("Rhyme the last two lines of the answer.", "The last two lines rhymed with a trouser."),
+    ("Use only words of one syllable.", "One syllable of thunder used the ladle."),
+    ("Repeat the question before you answer it.", "The question repeated itself to the gravel."),
 ]
 FILLERS = [
     "The office is open from Monday to Friday.",
@@ -82,11 +91,11 @@ def ranks(values: np.ndarray) -> np.ndarray:
     return values.argsort().argsort() + 1.0
 
 
-def interval(by_question: np.ndarray) -> list[float]:
-    """[mean, low, high] of a 95 % bootstrap over questions."""
+def interval(values: np.ndarray) -> list[float]:
+    """[mean, low, high] of a 95 % bootstrap over the values, one a question, a pair or a conversation."""
     rng = np.random.default_rng(0)
-    means = by_question[rng.integers(0, len(by_question), (2000, len(by_question)))].mean(1)
-    return [float(by_question.mean()), *np.quantile(means, (0.025, 0.975)).tolist()]
+    means = values[rng.integers(0, len(values), (2000, len(values)))].mean(1)
+    return [float(values.mean()), *np.quantile(means, (0.025, 0.975)).tolist()]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -105,6 +114,7 @@ def main(argv: list[str] | None = None) -> int:
     found = {
         (variant, context, kind): [] for variant in VARIANTS for context in ("bare", "chat") for kind in KINDS
     }
+    differences: dict[tuple, list[float]] = {}
     for number, question in enumerate(questions):
         for context, chat in (("bare", ()), ("chat", CHAT)):
             by_kind = {(variant, kind): [] for variant in VARIANTS for kind in KINDS}
@@ -121,8 +131,12 @@ def main(argv: list[str] | None = None) -> int:
                 for variant, settings in VARIANTS.items():
                     densities = tokens.block_densities(**settings)
                     values = np.array([float(torch.nanmean(densities[a:b])) for a, b in spans])
-                    for (kind, _), rank in zip(sentences, ranks(values), strict=True):
+                    ranked = ranks(values)
+                    for (kind, _), rank in zip(sentences, ranked, strict=True):
                         by_kind[variant, kind].append(rank)
+                    at = [[kind for kind, _ in sentences].index(kind) for kind in KINDS[:2]]
+                    key = (variant, context, PAIRS.index(pair))
+                    differences.setdefault(key, []).append(ranked[at[0]] - ranked[at[1]])
             for (variant, kind), values in by_kind.items():
                 found[variant, context, kind].append(np.mean(values))
         print(f"\r{number + 1} of {len(questions)} questions", end="", file=sys.stderr, flush=True)
@@ -137,10 +151,18 @@ def main(argv: list[str] | None = None) -> int:
                 **{kind: interval(by_kind[kind]) for kind in KINDS},
             }
             row["instruction_minus_placebo"] = interval(by_kind["instruction"] - by_kind["placebo"])
+            of_pairs = [
+                np.mean(differences[variant, context, i])
+                for i in range(len(PAIRS))
+                if (variant, context, i) in differences
+            ]
+            row["over_pairs"] = interval(np.array(of_pairs))
+            row["pairs_where_instruction_is_higher"] = [sum(d > 0 for d in of_pairs), len(of_pairs)]
             rows.append(row)
             print(f"{variant:<18} {context:<5} " + "  ".join(
                 f"{kind} {row[kind][0]:.2f} ({row[kind][1]:.2f} .. {row[kind][2]:.2f})"
-                for kind in (*KINDS, "instruction_minus_placebo")))  # fmt: skip
+                for kind in (*KINDS, "instruction_minus_placebo", "over_pairs")),
+                "higher in {} of {} pairs".format(*row["pairs_where_instruction_is_higher"]))  # fmt: skip
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)
         write_json(args.json, {"questions": len(questions), "orders": args.orders, "sentences": 2 + NUM_FILLERS,

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from scipy.stats import spearmanr
+from scipy.stats import rankdata, spearmanr
 
 from eval.importance_signal import interval
 from eval.model_attention import ModelAttention
@@ -173,6 +173,14 @@ def ema(name: str, half_life: float):
     return lambda talk, turn: aggregated(talk, name, half_life)[turn - 1][0]
 
 
+def added(values: np.ndarray) -> np.ndarray:
+    """The rank of a value plus that of its place, NaN where there is no value."""
+    known = ~np.isnan(values)
+    ranks = np.full(len(values), np.nan)
+    ranks[known] = rankdata(values[known]) + np.arange(known.sum())
+    return ranks
+
+
 def slru(talk: Talk, turn: int) -> np.ndarray:
     """Protected once used twice, then by recency: all messages but the newest turn's were used again."""
     known = talk.turns[turn]
@@ -210,6 +218,7 @@ def report(dev: list[Talk], test: list[Talk]) -> dict:
         "length": lambda talk, turn: np.array(talk.lengths, dtype=float),
         "slru": slru,
         **{f"EMA, half-life {h:g}": ema(tap, h) for h in HALF_LIVES},
+        "recency and EMA, half-life 1 (ranks added)": lambda talk, turn: added(ema(tap, 1)(talk, turn)),
     }
     for share in TOP_SHARES:
         for window in WINDOWS:

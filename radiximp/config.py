@@ -46,12 +46,10 @@ class PolicyConfig:
     importance_weight: float = _setting(
         1.0, 0, 8, "exponent of a node's attention density in its score; 0 ignores it"
     )
-    importance_half_life_queries: float = _setting(8, 1, 1e6, "observations until an old density counts half")
-    window_queries: int = _setting(
-        32, 1, 64, "observations that the top-k membership of a node looks back on"
-    )
+    importance_half_life_queries: float = _setting(1, 1, 1e6, "observations until an old density counts half")
+    window_queries: int = _setting(8, 1, 64, "observations that the top-k membership of a node looks back on")
     top_fraction: float = _setting(
-        0.1, 0.001, 1, "share of a query's nodes, by density, that count as its top"
+        0.4, 0.001, 1, "share of a query's nodes, by density, that count as its top"
     )
     ghost_factor: float = _setting(
         4, 0, 1000, "evicted nodes remembered, as a multiple of the most nodes ever held"

@@ -97,7 +97,7 @@ def test_a_senseless_ttl_is_refused(ttl_s):
     assert cache.tree_core.pinned_tokens == 0
 
 
-@pytest.mark.parametrize("density", [-1.0, float("nan"), float("inf"), 1e308])
+@pytest.mark.parametrize("density", [-1.0, float("inf"), 1e308])
 def test_a_senseless_density_changes_nothing(density):
     cache = build_cache(1024)
     insert(cache, list(range(10)))

@@ -7,7 +7,9 @@ each write policy; then the record alone drives the replay.
 from __future__ import annotations
 
 import gzip
+import random
 import re
+from array import array
 from base64 import b64decode
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +18,7 @@ from unittest import mock
 import numpy as np
 import orjson
 import pytest
+from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
 from sglang.test.kits.unified_radix_cache.config import CONFIGS
 from sglang.test.kits.unified_radix_cache.unified_tree_core_inspector import UnifiedTreeCoreInspector
@@ -67,11 +70,27 @@ def record(
             # Requests that come in bursts and in pauses, as the server's clock would show them.
             core.observe_arrival(1e9 + 37.5 * (number // 5) ** 1.2 + number / 7)
             driver.apply(name, arguments)
+            if number % 3 == 0:
+                observe_somebody(core, random.Random(number))
         tree.cache.sanity_check()
     finally:
         kit_trees.detach_host_tier(tree)
         core.recorder.close()
     return core
+
+
+def observe_somebody(core: RecordingTreeCore, rng: random.Random) -> None:
+    """A query attends to one of the paths in the tree, here more and there less."""
+    node = rng.choice(list(core._node_arena.values()))
+    pieces = []
+    while node is not core.root_node:
+        pieces.append(node.key)
+        node = node.parent
+    if pieces:
+        tokens = array("q", [token for key in reversed(pieces) for token in key.raw_token_ids()])
+        key = RadixKey(tokens, pieces[0].extra_key, cache_salt=pieces[0].cache_salt)
+        num_pages = len(tokens) // core.page_size
+        core.observe(key, [rng.choice([0.1, 1.0, 6.0, float("nan")]) for _ in range(num_pages)])
 
 
 def replayed_equal(path: Path, core: RecordingTreeCore) -> Replayed:
