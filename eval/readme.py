@@ -76,6 +76,70 @@ def equivalence() -> str:
     )
 
 
+def _read(*path: str) -> dict:
+    return json.loads(RESULTS.joinpath(*path).read_text())
+
+
+def _with_interval(values: list[float], digits: int = 2) -> str:
+    mean, low, high = (f"{value:.{digits}f}" for value in values)
+    return f"{mean} ({low} … {high})"
+
+
+def importance_signal() -> str:
+    """What observed attention marks, with and without the two normalisations."""
+    result = _read("importance_signal", "smollm2.json")
+    lines = [
+        f"What observed attention marks: mean rank among {result['sentences']} sentences of a system message (higher is more attended; chance is "
+        f"{(result['sentences'] + 1) / 2:g}) of one instruction, one placebo as odd in words that asks for nothing, and plain filler; {result['questions']} questions, "
+        f"{result['orders']} orders each, 95 % intervals over questions, the last column over pairs of sentences (`python -m eval.importance_signal --json "
+        "eval/results/importance_signal/smollm2.json`):",
+        "",
+        "| observation | context | instruction | placebo | filler | instruction over placebo | over pairs |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in result["rows"]:
+        higher, pairs = row["pairs_where_instruction_is_higher"]
+        ranks = " | ".join(_with_interval(row[kind]) for kind in ("instruction", "placebo", "filler"))
+        lines.append(
+            f"| {row['variant']} | {row['context']} | {ranks} | {_with_interval(row['instruction_minus_placebo'])} | "
+            f"{_with_interval(row['over_pairs'])}, {higher} of {pairs} pairs |"
+        )
+    return "\n".join(lines)
+
+
+def importance_turns() -> str:
+    """Whether past turns say what the next one attends to."""
+    result = _read("importance_turns", "smollm2.json")
+    lines = [
+        "Does what a conversation attended to say what its next turn will attend to? Spearman's correlation over messages, agents' conversations "
+        f"(tau-bench), {result['dev']} to choose settings and {result['test']} to report, {result['turns']} turns in all; stability is the correlation of the aggregate "
+        "with itself one turn before (`python -m eval.importance_turns --json eval/results/importance_turns/smollm2.json`; taps, settings and top shares are in the file):",
+        "",
+        "| predictor | dev | test | stability (test) |",
+        "|---|---|---|---|",
+    ]
+    stability = {row["name"]: row["test"] for row in result["rows"] if row["kind"] == "stability"}
+    for row in result["rows"]:
+        if row["kind"] == "predictor" and not row["name"].startswith("top"):
+            steady = _with_interval(stability[row["name"]]) if row["name"] in stability else ""
+            lines.append(f"| {row['name']} | {_with_interval(row['dev'])} | {_with_interval(row['test'])} | {steady} |")
+    return "\n".join(lines)
+
+
+def tap_overhead() -> str:
+    """What observing costs, against the same server twice."""
+    result = _read("tap_overhead", "cpu.json")
+    spread = lambda ratio: f"{ratio['median']:.3f} ({ratio['min']:.3f} … {ratio['max']:.3f})"  # noqa: E731
+    rows = "; ".join(
+        f"{row['phase']} {spread(row['on_over_off'])}, a second server without {spread(row['off again_over_off'])}"
+        for row in result["rows"]
+    )
+    return (
+        f"Time with attention observed over time without, CPU, in turn, {result['rounds']} rounds, prompts of {result['prompt_tokens']:,} tokens "
+        f"(`python -m eval.tap_overhead --rounds {result['rounds']} --json eval/results/tap_overhead/cpu.json`): {rows}."
+    )
+
+
 def serving_hits() -> str:
     """Agents' conversations on the real server, a row per device pool and policy."""
     result = json.loads((RESULTS / "serving_hits" / "cpu.json").read_text())
@@ -146,7 +210,9 @@ def replay() -> str:
 def generated(text: str) -> str:
     """`text` with the marked parts written anew."""
     results = "\n\n".join((tree_speed(), unpressured(), equivalence(), serving_hits()))
-    for name, body in (("config", config_table()), ("replay", replay()), ("results", results)):
+    importance = "\n\n".join((importance_signal(), importance_turns(), tap_overhead()))
+    parts = {"config": config_table(), "replay": replay(), "results": results, "importance": importance}
+    for name, body in parts.items():
         begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
         head, _, rest = text.partition(begin)
         text = f"{head}{begin}\n{body}\n{end}{rest.partition(end)[2]}"

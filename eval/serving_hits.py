@@ -1,10 +1,11 @@
 """Agents' conversations on the real server under every policy in turn: tokens found per tier, time to first token.
 
-    python -m eval.serving_hits [--conversations 16] [--turns 6] [--policies LIST] [--seed 0] [--json FILE]
+    python -m eval.serving_hits [--conversations 16] [--turns 6] [--policies LIST] [--pools LIST] [--seed 0] [--json FILE]
 
 The conversations are tau-bench's (airline; all share one system message), interleaved by a seeded model of think
 times, two at a time, with one new token each: the time to the answer is the time to the first token. Device
-pools of a quarter and of half of the working set, a host pool of half of it. Needs `../shared/traces`, or the folder
+pools of a quarter and of half of the working set, a host pool of half of it. Besides SGLang's policies and ours there are
+the controls: `importance-zero` gives observed attention no weight, `importance-shuffled` deals it to other nodes. Needs `../shared/traces`, or the folder
 that RADIXIMP_TRACES names.
 """
 
@@ -33,7 +34,11 @@ NUM_CLIENTS = 2
 MAX_PROMPT_TOKENS = 3000
 FLAGS = ["--chunked-prefill-size", "1024", "--max-running-requests", "2", "--log-level", "warning"]
 # SGLang refuses tlru without a threshold; this is the one that the replay's tlru has.
-CONFIGS = {"tlru": ["--radix-eviction-policy-config", '{"threshold": 2048, "next_prompt_estimate": 0}']}
+CONFIGS = {
+    "tlru": '{"threshold": 2048, "next_prompt_estimate": 0}',
+    "importance-zero": '{"importance_weight": 0}',
+    "importance-shuffled": '{"importance_scorer": "shuffled"}',
+}
 DEVICE_SHARES = {"quarter": 0.25, "half": 0.5}
 HOST_SHARE = 0.5
 
@@ -104,6 +109,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--conversations", type=int, default=16)
     parser.add_argument("--turns", type=int, default=6)
     parser.add_argument("--policies", default=POLICIES)
+    parser.add_argument("--pools", default=",".join(DEVICE_SHARES))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args(argv)
@@ -116,8 +122,8 @@ def main(argv: list[str] | None = None) -> int:
     total = working_set_tokens(prompts)
     rows = []
     print(f"{len(prompts)} requests, {sum(map(len, prompts))} prompt tokens, working set {total}")
-    for name, share in DEVICE_SHARES.items():
-        device = int(total * share)
+    for name in args.pools.split(","):
+        device = int(total * DEVICE_SHARES[name])
         pools = [
             "--max-total-tokens",
             str(device),
@@ -125,14 +131,16 @@ def main(argv: list[str] | None = None) -> int:
             f"{max(HOST_SHARE * total / device, 1.01):.2f}",
         ]
         for policy in args.policies.split(","):
-            config = CONFIGS.get(policy, [])
-            with launch([*FLAGS, *pools, "--radix-eviction-policy", policy, *config]) as server:
+            flags = [*FLAGS, *pools, "--radix-eviction-policy", policy.partition("-")[0]]
+            if policy in CONFIGS:
+                flags += ["--radix-eviction-policy-config", CONFIGS[policy]]
+            with launch(flags) as server:
                 run(server, [list(range(2000, 2200))])
                 server.flush()
                 row = {"policy": policy, "pool": name, "device_tokens": device, **run(server, prompts)}
             rows.append(row)
             print(
-                f"{name:<8} {device:>6} {policy:<11} hit {row['hit_rate']:6.1%} (device {row['device_hit_rate']:6.1%}, "
+                f"{name:<8} {device:>6} {policy:<19} hit {row['hit_rate']:6.1%} (device {row['device_hit_rate']:6.1%}, "
                 f"host {row['host_hit_rate']:6.1%})  TTFT p50 {row['ttft_p50_s']:.2f} s, p95 {row['ttft_p95_s']:.2f} s",
                 flush=True,
             )

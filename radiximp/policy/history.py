@@ -15,6 +15,26 @@ _USES = (
 )  # fmt: skip
 
 
+class Pin:
+    """One operator's wish to keep a prefix; the same object lies on each node of it.
+
+    expires_s: on the injected clock; math.inf = until it is taken off. ttl_s: a use moves the expiry to this long
+    after it; None: a use changes nothing.
+    """
+
+    __slots__ = ("expires_s", "ttl_s")
+
+    def __init__(self, expires_s: float, ttl_s: float | None = None) -> None:
+        self.expires_s = expires_s
+        self.ttl_s = ttl_s
+
+    def holds(self, now_s: float, last_use_s: float) -> bool:
+        """Whether it is in force at `now_s` on a node last used at `last_use_s`; a use that came in time prolongs it."""
+        if self.ttl_s is not None and last_use_s <= self.expires_s:
+            self.expires_s = max(self.expires_s, last_use_s + self.ttl_s)
+        return self.expires_s > now_s
+
+
 class NodeHistory:
     """The annotation of one node. Plain data: the policy gives most of it its meaning.
 
@@ -63,8 +83,7 @@ class NodeHistory:
         self.held_tokens = 0.0
         self.session_bits = 0
         self.importance: ImportanceAggregate | None = None
-        # Expiry of each pin on the injected clock, in seconds; math.inf = until it is taken off.
-        self.pins: tuple[float, ...] = ()
+        self.pins: tuple[Pin, ...] = ()
 
     @property
     def density(self) -> float:

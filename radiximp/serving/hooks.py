@@ -39,7 +39,7 @@ def register_hooks() -> None:
         (f"{scheduler}.handle_embedding_request", requests.receive_arrival, HookType.BEFORE),
         (f"{weights}.flush_cache_after_weight_update", _forget, HookType.BEFORE),
         (f"{checker}._check_tree_cache", _check_full_attention_tree, HookType.AFTER),
-        (f"{scheduler}.get_internal_state", requests.add_stats, HookType.AFTER),
+        (f"{scheduler}.get_internal_state", requests.add_reply, HookType.AFTER),
     ):
         HookRegistry.register(target, hook, kind)
 

@@ -227,9 +227,9 @@ class RecordingTreeCore(ImportanceTreeCore):
 
     # ---- what is not recorded, and what flushes the file ----
 
-    def pin(self, key, ttl_s=None) -> int:
+    def place_pin(self, key, pin) -> int:
         self.recorder.stop("pins are not recorded")
-        return super().pin(key, ttl_s)
+        return super().place_pin(key, pin)
 
     def insert_host(self, node_id, key, host_value, hash_value):
         self.recorder.stop("what comes from storage is not recorded")

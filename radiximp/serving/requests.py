@@ -12,6 +12,8 @@ import time
 from sglang.srt.observability import req_time_stats
 from sglang.srt.runtime_context import get_parallel
 
+from radiximp.serving import commands
+
 ARRIVAL_FIELD = "radiximp_arrival_s"
 
 # A class attribute, so that SGLang's copying constructor carries the field from class to class.
@@ -38,8 +40,9 @@ def receive_arrival(scheduler, recv_req, *args, **kwargs) -> None:
             core.observe_arrival(arrival_s)
 
 
-def add_stats(output, scheduler, *args, **kwargs) -> None:
-    """Put the tree's statistics into the internal state that the scheduler reports."""
+def add_reply(output, scheduler, recv_req, *args, **kwargs) -> None:
+    """Put the tree's statistics, or its answer to a command, into the internal state that the scheduler reports."""
     core = getattr(scheduler.tree_cache, "tree_core", None)
     if hasattr(core, "stats"):
-        output.internal_state["radiximp"] = {"dp_rank": get_parallel().dp_rank or 0, **core.stats()}
+        reply = commands.answer(core, recv_req.rid)
+        output.internal_state["radiximp"] = {"dp_rank": get_parallel().dp_rank or 0, **reply}

@@ -14,6 +14,7 @@ from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.mem_cache.unified_cache.components import BASE_COMPONENT_TYPE
 
 from radiximp import __version__
+from radiximp.policy.history import Pin
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +55,10 @@ class TreeAnnotations:
         if ttl_s is not None and not (ttl_s > 0 and math.isfinite(ttl_s)):
             raise ValueError(f"ttl_s: expected a positive number of seconds or None, got {ttl_s!r}")
         self.settle()
-        expires_s = math.inf if ttl_s is None else self.clock.now_s() + ttl_s
+        return self.place_pin(key, Pin(math.inf if ttl_s is None else self.clock.now_s() + ttl_s))
+
+    def place_pin(self, key: RadixKey, pin: Pin) -> int:
+        """Put `pin` on the device prefix of `key`, as far as the budget goes; returns its tokens."""
         pinned = 0
         for node, _, matched in list(self._walk(key)):
             if node.evicted:
@@ -69,23 +73,50 @@ class TreeAnnotations:
                 if node.write_through_pending_id is not None or self.is_host_memory_buffer_only:
                     break  # the cache tracks this node's copy by id: it must not be cut from here
                 node, _ = self._split_node(node.key, node, matched)
-            self._pin_node(node, expires_s)
+            self._pin_node(node, pin)
             pinned += matched
             if not is_whole:
                 break
         return pinned
 
-    def _pin_node(self, node, expires_s: float) -> None:
+    def lift_pin(self, key: RadixKey, pin: Pin) -> int:
+        """Take `pin` off wherever it still lies along `key`; returns those tokens."""
+        lifted = 0
+        for node, _, matched in self._walk(key):
+            pins = self.history_of(node).pins
+            if matched == len(node.key) and pin in pins:
+                lifted += matched
+                self._set_pins(node, tuple(other for other in pins if other is not pin))
+        return lifted
+
+    def unpinned_device_tokens(self, key: RadixKey) -> int:
+        """Tokens along `key` on the device that no pin lies on."""
+        free = 0
+        for node, _, matched in self._walk(key):
+            if node.evicted:
+                break
+            free += 0 if self.history_of(node).pins else matched
+        return free
+
+    def last_use_s(self, key: RadixKey) -> float:
+        """When the last node along `key` was used, on the injected clock; -inf if nothing of it is there."""
+        return max((self.history_of(node).last_use_s for node, *_ in self._walk(key)), default=-math.inf)
+
+    def tokens_under(self, key: RadixKey, pin: Pin) -> int:
+        """Tokens along `key` that `pin` lies on now: less than were placed if something was evicted."""
+        return sum(matched for node, _, matched in self._walk(key) if pin in self.history_of(node).pins)
+
+    def _pin_node(self, node, pin: Pin) -> None:
         history = self.history_of(node)
         if not history.pins:
             self.pinned_tokens += len(node.key)
-        history.pins = (*history.pins, expires_s)
+        history.pins = (*history.pins, pin)
         self._await_expiry(node)
         self.touch_leaf(node)
 
     def _await_expiry(self, node) -> None:
         """Have `settle` look at the node when its next pin expires; pushes only what comes sooner."""
-        expires_s = min(self.history_of(node).pins, default=math.inf)
+        expires_s = min((pin.expires_s for pin in self.history_of(node).pins), default=math.inf)
         if expires_s < self._awaited_expiry.get(node.id, math.inf):
             self._awaited_expiry[node.id] = expires_s
             heapq.heappush(self._pin_expiries, (expires_s, node.id))
@@ -103,7 +134,7 @@ class TreeAnnotations:
                 self._set_pins(node, pins[:-1])
         return unpinned
 
-    def _set_pins(self, node, pins: tuple[float, ...]) -> None:
+    def _set_pins(self, node, pins: tuple[Pin, ...]) -> None:
         self.history_of(node).pins = pins
         if not pins:
             self.pinned_tokens -= len(node.key)
@@ -125,7 +156,8 @@ class TreeAnnotations:
             del self._awaited_expiry[node_id]
             node = self._node_arena.get(node_id)
             if node is not None and self.history_of(node).pins:
-                self._set_pins(node, tuple(e for e in self.history_of(node).pins if e > now_s))
+                history = self.history_of(node)
+                self._set_pins(node, tuple(p for p in history.pins if p.holds(now_s, history.last_use_s)))
                 self._await_expiry(node)
 
     # ---- questions ----

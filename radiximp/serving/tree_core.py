@@ -23,6 +23,7 @@ from radiximp.policy.history import NodeHistory
 from radiximp.policy.victims import VictimWalk, tail_tokens
 from radiximp.serving.finish import FinishReader
 from radiximp.serving.law_file import LawFile
+from radiximp.serving.pins import PinBook
 from radiximp.serving.strategy import building_tree_core
 from radiximp.serving.tree_annotations import TreeAnnotations
 from radiximp.serving.tree_observations import TreeObservations
@@ -48,6 +49,7 @@ class ImportanceTreeCore(TreeObservations, TreeAnnotations, UnifiedTreeCore):
         self.uses = UseLog(self)
         self.finishes = FinishReader()
         self.law_file: LawFile | None = None
+        self.pin_book = PinBook(self)
         self.ghosts = GhostTable(0)
         with building_tree_core():
             super().__init__(params, components)
@@ -101,6 +103,7 @@ class ImportanceTreeCore(TreeObservations, TreeAnnotations, UnifiedTreeCore):
         super().reset()
         self.uses.clear()
         self.ghosts.clear()
+        self.pin_book.clear()
         policy = self.eviction_strategy.policy
         policy.restart(self.clock.now_s())
         self.evictable_device_leaves = policy.new_index(self._prefix_of)

@@ -279,7 +279,7 @@ def _brute_force_victim(core):
     core.policy.advance(now_s)
 
     def rank(leaf):
-        return any(expires_s > now_s for expires_s in leaf.history.pins), *core.policy.key(leaf), leaf.id
+        return any(pin.expires_s > now_s for pin in leaf.history.pins), *core.policy.key(leaf), leaf.id
 
     return min(core.evictable_device_leaves, key=rank)
 
