@@ -122,7 +122,9 @@ def importance_turns() -> str:
     for row in result["rows"]:
         if row["kind"] == "predictor" and not row["name"].startswith("top"):
             steady = _with_interval(stability[row["name"]]) if row["name"] in stability else ""
-            lines.append(f"| {row['name']} | {_with_interval(row['dev'])} | {_with_interval(row['test'])} | {steady} |")
+            lines.append(
+                f"| {row['name']} | {_with_interval(row['dev'])} | {_with_interval(row['test'])} | {steady} |"
+            )
     return "\n".join(lines)
 
 

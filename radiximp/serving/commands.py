@@ -27,7 +27,9 @@ async def send(tokenizer_manager, name: str, **arguments: Any) -> list[dict]:
     """Ask every data-parallel rank; their replies in order of rank. Raises NotActive."""
     tokenizer_manager.auto_create_handle_loop()
     request = GetInternalStateReq(rid=_PREFIX + json.dumps({"name": name, **arguments}))
-    states = [reply.internal_state for reply in await tokenizer_manager.get_internal_state_communicator(request)]
+    states = [
+        reply.internal_state for reply in await tokenizer_manager.get_internal_state_communicator(request)
+    ]
     missing = [rank for rank, state in enumerate(states) if "radiximp" not in state]
     if missing:
         raise NotActive(f"radiximp is not active in the scheduler of data-parallel ranks {missing}")

@@ -1,0 +1,182 @@
+"""Pins, pre-warm and hotspots over HTTP, on the real server."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from tests.server.server import launch
+
+POOL_TOKENS = 4096
+FLAGS = [
+    "--radix-eviction-policy",
+    "importance",
+    "--max-total-tokens",
+    str(POOL_TOKENS),
+    "--admin-api-key",
+    "secret",
+    "--enable-cache-report",
+]
+ADMIN = {"Authorization": "Bearer secret"}
+SYSTEM = "You are a careful clerk of a small library. " * 12
+
+
+@pytest.fixture(scope="module")
+def api():
+    with (
+        launch(FLAGS, hierarchical_cache=True) as server,
+        httpx.Client(base_url=server.url, headers=ADMIN, timeout=120) as client,
+    ):
+        yield client
+
+
+def chat(api, *messages: str) -> int:
+    """Cached tokens of a chat with the system prompt and these user messages."""
+    body = {"model": "default", "max_tokens": 1, "temperature": 0}
+    body["messages"] = [
+        {"role": "system", "content": SYSTEM},
+        *({"role": "user", "content": m} for m in messages),
+    ]
+    usage = api.post("/v1/chat/completions", json=body).raise_for_status().json()["usage"]
+    return (usage["prompt_tokens_details"] or {}).get("cached_tokens", 0)
+
+
+def wait(api, url: str) -> dict:
+    deadline = time.monotonic() + 120
+    while (job := api.get(url).raise_for_status().json())["state"] in ("waiting", "running"):
+        assert time.monotonic() < deadline, job
+    return job
+
+
+def flush(api) -> None:
+    api.post("/flush_cache").raise_for_status()
+
+
+def fill(api, num_prompts: int) -> None:
+    """One-shot prompts that push everything else out."""
+    for n in range(num_prompts):
+        ids = [1000 + (n * 997 + i * 31) % 39000 for i in range(700)]
+        body = {"input_ids": ids, "sampling_params": {"max_new_tokens": 1}}
+        api.post("/generate", json=body).raise_for_status()
+
+
+def test_a_chat_finds_its_prewarmed_prompt_but_for_the_generation_prompt(api):
+    flush(api)
+    body = {"prompts": [{"messages": [{"role": "system", "content": SYSTEM}]}]}
+    started = api.post("/radiximp/prewarm", json=body)
+    assert started.status_code == 202
+    job = wait(api, started.json()["status_url"])
+    (result,) = job["results"]
+    assert job["state"] == "done" and result["error"] is None
+    assert result["tokens_prefilled"] == result["tokens"] == result["tiers"][0]["device"]
+    # "<|im_start|>assistant\n" is what the chat does not share.
+    assert chat(api, "Where are the maps?") >= result["tokens"] - 3
+
+
+def test_a_pinned_prompt_stays_where_an_unpinned_one_goes(api):
+    flush(api)
+    ids = [5000 + i for i in range(300)]
+    api.post(
+        "/generate", json={"input_ids": ids, "sampling_params": {"max_new_tokens": 1}}
+    ).raise_for_status()
+    made = api.post("/radiximp/pins", json={"prompts": [{"input_ids": ids}], "ttl_s": 3600})
+    assert made.status_code == 201
+    pin = made.json()
+    assert (pin["tokens_requested"], pin["tokens_pinned"]) == (300, 300)
+    fill(api, 12)
+    assert api.get(f"/radiximp/pins/{pin['pin_id']}").json()["tokens_pinned"] == 300
+    assert api.delete(f"/radiximp/pins/{pin['pin_id']}").json()["removed"] == 1
+    again = api.delete(f"/radiximp/pins/{pin['pin_id']}")
+    assert again.status_code == 404 and "no pin" in again.json()["detail"]
+    assert api.get("/radiximp/stats").json()["ranks"][0]["pinned_tokens"] == 0
+
+
+def test_pins_stay_within_the_budget_and_a_large_request_is_admitted(api):
+    flush(api)
+    prompts = [[6000 + 1000 * n + i for i in range(600)] for n in range(3)]
+    for ids in prompts:
+        body = {"input_ids": ids, "sampling_params": {"max_new_tokens": 1}}
+        api.post("/generate", json=body).raise_for_status()
+    budget = POOL_TOKENS // 4
+    hard = {"hard": True, "ttl_s": 600}
+    pinned = [
+        api.post("/radiximp/pins", json={"prompts": [{"input_ids": ids}], **hard}).json()["tokens_pinned"]
+        for ids in prompts
+    ]
+    assert pinned == [600, budget - 600, 0]
+    assert api.get("/radiximp/stats").json()["ranks"][0]["pinned_tokens"] == budget
+    ids = [20_000 + i for i in range(POOL_TOKENS - 100)]
+    body = {"input_ids": ids, "sampling_params": {"max_new_tokens": 1}}
+    assert api.post("/generate", json=body, timeout=60).status_code == 200
+
+
+def test_nothing_of_one_tenant_shows_to_another(api):
+    flush(api)
+    body = {"prompts": [{"messages": [{"role": "system", "content": SYSTEM}]}], "cache_salt": "tenant a"}
+    wait(api, api.post("/radiximp/prewarm", json=body).json()["status_url"])
+    assert chat(api, "Where are the maps?") == 0
+    mine = api.post("/radiximp/pins", json={**body, "ttl_s": 60}).json()
+    theirs = api.post("/radiximp/pins", json={**body, "cache_salt": "tenant b", "ttl_s": 60}).json()
+    assert mine["tokens_pinned"] > 100 and theirs["tokens_pinned"] == 0
+
+
+def test_hotspots_lists_what_many_requests_share(api):
+    flush(api)
+    for question in ("One?", "Two?", "Three?"):
+        chat(api, question)
+    before = api.get("/radiximp/stats").json()
+    (rank,) = api.get("/radiximp/hotspots", params={"limit": 1}).json()["ranks"]
+    (top,) = rank["hotspots"]
+    assert top["queries"] == 3 and top["tokens"] > 100 and top["is_on_device"]
+    after = api.get("/radiximp/stats").json()
+    assert before["ranks"][0]["uses"] == after["ranks"][0]["uses"]
+
+
+@pytest.mark.parametrize(
+    "path, body, status, text",
+    [
+        ("pins", {"prompts": []}, 4, "prompts"),
+        ("pins", {"prompts": [{}]}, 4, "expected exactly one of messages, text, input_ids, got 0"),
+        ("pins", {"prompts": [{"text": "a", "input_ids": [1]}]}, 4, "got 2"),
+        ("pins", {"prompts": [{"text": "a"}], "ttl_s": -1}, 4, "ttl_s"),
+        ("pins", {"prompts": [{"text": "a"}], "tll_s": 1}, 4, "tll_s"),
+        ("pins", {"prompts": [{"input_ids": [-5]}]}, 400, "expected tokens from 0 to"),
+        ("prewarm", {"prompts": [{"text": ""}]}, 4, "text"),
+        ("prewarm", {"prompts": [{"text": "word " * 9000}]}, 400, "expected 1 to"),
+        ("prewarm", {"prompts": [{"messages": [{"role": "king", "content": 3}]}]}, 400, "messages"),
+        ("prewarm", {"prompts": [{"text": "\ud83d\ude80 ünï"}], "tier": "moon"}, 4, "tier"),
+    ],
+)
+def test_bad_input_is_a_clear_4xx_and_the_server_works_on(api, path, body, status, text):
+    answer = api.post(f"/radiximp/{path}", json=body)
+    assert str(answer.status_code).startswith(str(status)), answer.text
+    assert text in answer.text
+    assert api.get("/health").status_code == 200
+
+
+def test_what_changes_something_needs_the_admin_key(api):
+    for method, path in (
+        ("POST", "pins"),
+        ("GET", "pins"),
+        ("POST", "prewarm"),
+        ("GET", "hotspots"),
+        ("GET", "stats"),
+    ):
+        assert httpx.request(method, f"{api.base_url}radiximp/{path}", json={}).status_code == 401
+
+
+def test_more_jobs_than_may_wait_are_told_when_to_come_back(api):
+    body = {"prompts": [{"input_ids": [7, 8, 9]}] * 4}
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(lambda _: api.post("/radiximp/prewarm", json=body), range(200)))
+    codes = {answer.status_code for answer in answers}
+    assert codes == {202, 429}
+    refused = next(answer for answer in answers if answer.status_code == 429)
+    assert int(refused.headers["Retry-After"]) > 0
+    for answer in answers:
+        if answer.status_code == 202:
+            api.delete(answer.json()["status_url"]).raise_for_status()
+    assert chat(api, "Still there?") >= 0
