@@ -15,6 +15,7 @@ COMMANDS = {
     "patch": "check, apply or revert the optional patches to the installed SGLang",
     "replay": "what would each policy have found in the cache, on a trace of your requests",
     "tune": "how much memory pays off on a trace of your requests, and is a setting worth changing",
+    "breakeven": "from which context on is fetching cached KV faster than computing it again",
     "model": "prepare the small default model and print its path",
 }
 

@@ -16,7 +16,7 @@ from radiximp.policy import leaf_index
 
 ROOT = Path(radiximp.__file__).parent
 # Imports go down this list only; `serving` alone may import sglang, and beside it only what reads attention torch.
-LAYERS = ["config", "importance", "policy", "replay", "serving", "cli"]
+LAYERS = ["config", "importance", "policy", "cost", "replay", "serving", "cli"]
 
 
 @pytest.mark.parametrize("command", [["-c", "import radiximp"], ["-m", "radiximp.cli", "--help"]])
