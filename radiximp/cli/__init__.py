@@ -16,6 +16,9 @@ COMMANDS = {
     "replay": "what would each policy have found in the cache, on a trace of your requests",
     "tune": "how much memory pays off on a trace of your requests, and is a setting worth changing",
     "breakeven": "from which context on is fetching cached KV faster than computing it again",
+    "prewarm": "have known prompts prefilled by a running server",
+    "pins": "list, add or remove what a running server is asked to keep",
+    "hotspots": "the prefixes that most requests of a running server share",
     "model": "prepare the small default model and print its path",
 }
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import re
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import pytest
 
+from radiximp import AsyncClient
 from tests.server.server import launch
 
 POOL_TOKENS = 4096
@@ -180,3 +187,45 @@ def test_more_jobs_than_may_wait_are_told_when_to_come_back(api):
         if answer.status_code == 202:
             api.delete(answer.json()["status_url"]).raise_for_status()
     assert chat(api, "Still there?") >= 0
+
+
+def run_command(*arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=300)
+
+
+def test_the_commands_and_the_client_do_what_the_calls_do(api, tmp_path):
+    flush(api)
+    url = str(api.base_url).rstrip("/")
+    server = ("--url", url, "--api-key", "secret")
+    prompts = tmp_path / "prompts.jsonl"
+    lines = [{"text": "A long story about a whale. " * 20}, {"input_ids": list(range(3000, 3100))}]
+    prompts.write_text("\n".join(map(json.dumps, lines)))
+    radiximp = ("-m", "radiximp.cli")
+    warmed = run_command(*radiximp, "prewarm", str(prompts), *server)
+    assert warmed.returncode == 0 and "2 of 2 prompts are warm" in warmed.stdout, warmed.stderr
+    added = run_command(*radiximp, "pins", "add", str(prompts), "--ttl-s", "60", "--json", *server)
+    pin = json.loads(added.stdout)
+    assert pin["tokens_pinned"] == pin["tokens_requested"] > 100
+    listed = run_command(*radiximp, "pins", "list", *server)
+    assert listed.stdout.count(pin["pin_id"]) == 2
+    assert "device" in run_command(*radiximp, "hotspots", *server).stdout
+    assert run_command(*radiximp, "pins", "remove", pin["pin_id"], *server).returncode == 0
+    again = run_command(*radiximp, "pins", "remove", pin["pin_id"], *server)
+    assert again.returncode == 2 and "404: no pin" in again.stderr
+    refused = run_command(*radiximp, "hotspots", "--url", url)
+    assert refused.returncode == 2 and "answered 401" in refused.stderr
+
+    async def asynchronously() -> dict:
+        async with AsyncClient(url, "secret") as client:
+            job = await client.prewarm([{"input_ids": [5, 6, 7]}])
+            return await client.wait_for(job["id"])
+
+    assert asyncio.run(asynchronously())["state"] == "done"
+
+
+def test_the_example_with_three_agents_runs(api):
+    example = Path(__file__).parents[2] / "examples" / "warm_agents.py"
+    shown = run_command(str(example), str(api.base_url).rstrip("/"), "secret")
+    assert shown.returncode == 0, shown.stderr
+    cold, warm = map(float, re.search(r"cold (\S+) s, pre-warmed (\S+) s", shown.stdout).groups())
+    assert warm < cold

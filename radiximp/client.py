@@ -1,0 +1,140 @@
+"""Talks to a server's `/radiximp/` calls: `Client` waits for the answer, `AsyncClient` gives awaitables of the same.
+
+    with Client("http://127.0.0.1:30000") as client:
+        job = client.prewarm([{"text": "You are a travel agent."}])
+        print(client.wait_for(job["id"]))
+
+Every call returns the server's JSON object and raises `ApiError` for an answer of 400 or above, httpx.HTTPError where
+there is none. Needs httpx (`pip install 'radiximp[client]'`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import httpx
+
+_LOOK_EVERY_S = 0.1
+_ENDED = ("done", "cancelled")
+
+Prompt = dict[str, Any]  # {"messages": [...], "tools": [...]}, {"text": ...} or {"input_ids": [...]}
+
+
+class ApiError(RuntimeError):
+    """The server refused a call: `status` and its own words."""
+
+    def __init__(self, status: int, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(f"{status}: {message}")
+        self.status = status
+        self.retry_after_s = retry_after_s
+
+
+class Client:
+    """Calls of one server; closes its connections at the end of a `with` block."""
+
+    def __init__(self, url: str, api_key: str | None = None, timeout_s: float = 60.0) -> None:
+        headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+        self._http = self._open(base_url=url, headers=headers, timeout=timeout_s)
+
+    def _open(self, **settings: Any) -> Any:
+        return httpx.Client(**settings)
+
+    def _send(self, method: str, path: str, **content: Any) -> Any:
+        return _checked(self._http.request(method, path, **content))
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._http.close()
+
+    def stats(self) -> Any:
+        """The policy's statistics, per data-parallel rank."""
+        return self._send("GET", "/radiximp/stats")
+
+    def hotspots(self, limit: int = 10) -> Any:
+        """The most used nodes, per data-parallel rank."""
+        return self._send("GET", "/radiximp/hotspots", params={"limit": limit})
+
+    def prewarm(
+        self, prompts: Sequence[Prompt], *, retain_s: float | None = None, cache_salt: str | None = None,
+        extra_key: str | None = None,
+    ) -> Any:  # fmt: skip
+        """Have prompts prefilled when the server is idle: {"id", "status_url"} at once."""
+        body = {"retain_s": retain_s, "cache_salt": cache_salt, "extra_key": extra_key}
+        return self._send("POST", "/radiximp/prewarm", json={"prompts": list(prompts), **_given(body)})
+
+    def prewarm_state(self, job_id: str) -> Any:
+        """How far a job is, and what became of its prompts."""
+        return self._send("GET", f"/radiximp/prewarm/{job_id}")
+
+    def cancel_prewarm(self, job_id: str) -> Any:
+        """Stop a job after the prompt that is being prefilled."""
+        return self._send("DELETE", f"/radiximp/prewarm/{job_id}")
+
+    def wait_for(self, job_id: str, on_progress=lambda job: None) -> Any:
+        """Return a job's state once it has ended; on_progress is called with each state on the way."""
+        while (job := self.prewarm_state(job_id))["state"] not in _ENDED:
+            on_progress(job)
+            time.sleep(_LOOK_EVERY_S)
+        on_progress(job)
+        return job
+
+    def pin(
+        self, prompts: Sequence[Prompt], *, ttl_s: float | None = None, hard: bool = False,
+        cache_salt: str | None = None, extra_key: str | None = None,
+    ) -> Any:  # fmt: skip
+        """Keep the prompts that are on the device: {"pin_id", "tokens_requested", "tokens_pinned", ...}."""
+        body = {"ttl_s": ttl_s, "hard": hard, "cache_salt": cache_salt, "extra_key": extra_key}
+        return self._send("POST", "/radiximp/pins", json={"prompts": list(prompts), **_given(body)})
+
+    def pins(self) -> Any:
+        """All pins, per data-parallel rank."""
+        return self._send("GET", "/radiximp/pins")
+
+    def unpin(self, pin_id: str) -> Any:
+        """Take a pin off."""
+        return self._send("DELETE", f"/radiximp/pins/{pin_id}")
+
+
+class AsyncClient(Client):
+    """As `Client`; every call returns an awaitable, and the block is `async with`."""
+
+    def _open(self, **settings: Any) -> Any:
+        return httpx.AsyncClient(**settings)
+
+    async def _send(self, method: str, path: str, **content: Any) -> Any:
+        return _checked(await self._http.request(method, path, **content))
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._http.aclose()
+
+    async def wait_for(self, job_id: str, on_progress=lambda job: None) -> Any:
+        """As `Client.wait_for`."""
+        while (job := await self.prewarm_state(job_id))["state"] not in _ENDED:
+            on_progress(job)
+            await asyncio.sleep(_LOOK_EVERY_S)
+        on_progress(job)
+        return job
+
+
+def _given(body: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in body.items() if value is not None}
+
+
+def _checked(response: httpx.Response) -> Any:
+    if response.status_code < 400:
+        return response.json()
+    try:
+        said = response.json()
+        message = str(said.get("detail") or said.get("message") or said)
+    except ValueError:
+        message = response.text[:200] or response.reason_phrase
+    retry_after = response.headers.get("Retry-After")
+    raise ApiError(response.status_code, message, None if retry_after is None else float(retry_after))
