@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -59,7 +60,7 @@ def wait(api, url: str) -> dict:
 
 
 def flush(api) -> None:
-    api.post("/flush_cache").raise_for_status()
+    api.post("/flush_cache", params={"timeout": 30}).raise_for_status()
 
 
 def fill(api, num_prompts: int) -> None:
@@ -229,3 +230,17 @@ def test_the_example_with_three_agents_runs(api):
     assert shown.returncode == 0, shown.stderr
     cold, warm = map(float, re.search(r"cold (\S+) s, pre-warmed (\S+) s", shown.stdout).groups())
     assert warm < cold
+
+
+def test_the_commands_of_the_readme_run_as_they_stand_there(api, tmp_path):
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    section = readme.partition("## Warm it, keep it, look at it")[2].partition("\n## ")[0]
+    commands = re.findall(r"^radiximp (.*)$", section, re.MULTILINE)
+    assert [command.split()[0] for command in commands] == ["prewarm", "pins", "hotspots"]
+    (tmp_path / "prompts.jsonl").write_text(json.dumps({"text": "You are a travel agent."}))
+    for command in commands:
+        argv = [*shlex.split(command, comments=True), "--url", str(api.base_url), "--api-key", "secret"]
+        done = subprocess.run(
+            [sys.executable, "-m", "radiximp.cli", *argv], cwd=tmp_path, capture_output=True, text=True
+        )
+        assert done.returncode == 0 and done.stdout, done.stderr
