@@ -10,6 +10,7 @@ import uuid
 from functools import cache
 
 from fastapi import HTTPException, Request
+from fastapi.responses import JSONResponse
 from sglang.srt.entrypoints import http_server
 from sglang.srt.utils.auth import AuthLevel, auth_level
 
@@ -118,13 +119,18 @@ async def remove_pin(pin_id: str) -> dict:
     return {"pin_id": pin_id, "removed": max(reply["removed"] for reply in ranks)}
 
 
-async def prewarm(request: Request, body: PrewarmForm) -> dict:
+async def prewarm(request: Request, body: PrewarmForm):
     """Prefill prompts behind users' requests; answers at once with where to ask how far it is."""
     prompts = _prompts(request, body)
     try:
         job = _prewarmer().submit(prompts, body.retain_s)
     except QueueFull as error:
-        raise HTTPException(429, str(error), headers={"Retry-After": str(RETRY_AFTER_S)}) from None
+        # SGLang's handler of HTTPException would drop the header.
+        return JSONResponse(
+            {"object": "error", "message": str(error), "code": 429},
+            429,
+            headers={"Retry-After": str(RETRY_AFTER_S)},
+        )
     return {"id": job.job_id, "status_url": f"/radiximp/prewarm/{job.job_id}"}
 
 

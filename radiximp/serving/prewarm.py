@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
 from radiximp.serving import commands
@@ -26,7 +26,7 @@ class QueueFull(RuntimeError):
     """As many jobs wait as may."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Job:
     """One call: its prompts, and what became of each."""
 
@@ -47,18 +47,18 @@ class Prewarmer:
     def __init__(self, tokenizer_manager) -> None:
         self._manager = tokenizer_manager
         self._jobs: OrderedDict[str, Job] = OrderedDict()
-        self._queue: asyncio.Queue[Job] = asyncio.Queue()
+        self._waiting: deque[Job] = deque()
         self._worker: asyncio.Task | None = None
 
     def submit(self, prompts: list[dict], retain_s: float | None) -> Job:
         """Queue a job. Raises QueueFull."""
-        if self._queue.qsize() >= MAX_WAITING:
+        if len(self._waiting) >= MAX_WAITING:
             raise QueueFull(f"{MAX_WAITING} pre-warm jobs are waiting already")
         job = Job(uuid.uuid4().hex, prompts, retain_s)
         self._jobs[job.job_id] = job
         while len(self._jobs) > MAX_KEPT:
             self._jobs.popitem(last=False)
-        self._queue.put_nowait(job)
+        self._waiting.append(job)
         if self._worker is None or self._worker.done():
             self._worker = asyncio.create_task(self._work())
         return job
@@ -70,15 +70,15 @@ class Prewarmer:
     def cancel(self, job_id: str) -> Job | None:
         """Stop a job after the prompt that is being prefilled."""
         job = self._jobs.get(job_id)
+        if job is not None and job.state == "waiting":
+            self._waiting.remove(job)
         if job is not None and job.state in ("waiting", "running"):
             job.state = "cancelled"
         return job
 
     async def _work(self) -> None:
-        while not self._queue.empty():
-            job = self._queue.get_nowait()
-            if job.state == "cancelled":
-                continue
+        while self._waiting:
+            job = self._waiting.popleft()
             job.state = "running"
             for prompt in job.prompts:
                 await self._until_idle()

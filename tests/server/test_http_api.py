@@ -98,7 +98,7 @@ def test_a_pinned_prompt_stays_where_an_unpinned_one_goes(api):
     assert api.get(f"/radiximp/pins/{pin['pin_id']}").json()["tokens_pinned"] == 300
     assert api.delete(f"/radiximp/pins/{pin['pin_id']}").json()["removed"] == 1
     again = api.delete(f"/radiximp/pins/{pin['pin_id']}")
-    assert again.status_code == 404 and "no pin" in again.json()["detail"]
+    assert again.status_code == 404 and "no pin" in again.json()["message"]
     assert api.get("/radiximp/stats").json()["ranks"][0]["pinned_tokens"] == 0
 
 
@@ -155,7 +155,7 @@ def test_hotspots_lists_what_many_requests_share(api):
         ("prewarm", {"prompts": [{"text": ""}]}, 4, "text"),
         ("prewarm", {"prompts": [{"text": "word " * 9000}]}, 400, "expected 1 to"),
         ("prewarm", {"prompts": [{"messages": [{"role": "king", "content": 3}]}]}, 400, "messages"),
-        ("prewarm", {"prompts": [{"text": "\ud83d\ude80 ünï"}], "tier": "moon"}, 4, "tier"),
+        ("prewarm", {"prompts": [{"text": "🚀 ünï"}], "tier": "moon"}, 4, "tier"),
     ],
 )
 def test_bad_input_is_a_clear_4xx_and_the_server_works_on(api, path, body, status, text):
@@ -173,7 +173,10 @@ def test_what_changes_something_needs_the_admin_key(api):
         ("GET", "hotspots"),
         ("GET", "stats"),
     ):
-        assert httpx.request(method, f"{api.base_url}radiximp/{path}", json={}).status_code == 401
+        assert (
+            httpx.request(method, f"{str(api.base_url).rstrip('/')}/radiximp/{path}", json={}).status_code
+            == 401
+        )
 
 
 def test_more_jobs_than_may_wait_are_told_when_to_come_back(api):
