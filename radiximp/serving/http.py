@@ -6,6 +6,7 @@ admin key where one is set.
 
 from __future__ import annotations
 
+import time
 import uuid
 from functools import cache
 
@@ -86,7 +87,8 @@ async def add_pin(request: Request, body: PinForm) -> dict:
         if "error" in reply:
             await _send("unpin", pin_id=pin_id)
             raise HTTPException(409, reply["error"])
-    return {"pin_id": pin_id, **_totals(ranks), "expires_in_s": body.ttl_s, "ranks": ranks}
+    expires_at = None if body.ttl_s is None else time.time() + body.ttl_s
+    return {"pin_id": pin_id, **_totals(ranks), "expires_at": expires_at, "ranks": ranks}
 
 
 def _totals(ranks: list[dict]) -> dict:

@@ -11,7 +11,7 @@ from sglang.srt.plugins import load_plugins
 from sglang.srt.server_args import ServerArgs, prepare_server_args
 
 from radiximp.serving import accelerator
-from radiximp.serving.cpu import is_installed
+from radiximp.serving.cpu import defaults, is_installed
 from radiximp.serving.cpu.checks import Refusal
 
 pytestmark = pytest.mark.skipif(accelerator.find() is not None, reason="there is an accelerator")
@@ -127,6 +127,20 @@ def test_defaults(tmp_path: Path) -> None:
     assert resolved.hicache_mem_layout == "page_first_direct"
     assert resolved.max_total_tokens == 4 * 1024
     assert resolved.chunked_prefill_size == 2048
+
+
+@pytest.mark.parametrize(
+    "multiplies, flags, dtype",
+    [
+        (True, "", "auto"),
+        (False, "", "float32"),
+        (False, "--dtype bfloat16", "bfloat16"),
+        (True, "--dtype float32", "float32"),
+    ],
+)
+def test_a_processor_without_bfloat16_serves_in_float32(tmp_path, monkeypatch, multiplies, flags, dtype):
+    monkeypatch.setattr(defaults, "multiplies_bfloat16", lambda: multiplies)
+    assert resolving_view(resolve(tmp_path, *flags.split())).dtype == dtype
 
 
 def test_what_the_user_gave_is_kept(tmp_path: Path) -> None:

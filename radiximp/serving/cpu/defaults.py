@@ -42,7 +42,7 @@ def choose(server_args: ServerArgs) -> dict[str, object]:
         if current.hicache_mem_layout == "layer_first"
         else "page_first_direct",
     }
-    if given.dtype == "auto" and not multiplies_bfloat16():
+    if serves_float32(given):
         fields["dtype"] = "float32"
     if given.max_running_requests is None:
         fields["max_running_requests"] = MAX_RUNNING_REQUESTS
@@ -53,8 +53,15 @@ def choose(server_args: ServerArgs) -> dict[str, object]:
     return fields
 
 
+def serves_float32(server_args: ServerArgs) -> bool:
+    """True if the user asked for it, or for nothing and this processor is an order slower in the model's own type."""
+    return server_args.dtype in ("float32", "float") or (
+        server_args.dtype == "auto" and not multiplies_bfloat16()
+    )
+
+
 def multiplies_bfloat16() -> bool:
-    """False where torch would multiply bfloat16 one number at a time: prefill is then an order slower than in float32."""
+    """False where torch would multiply bfloat16 numbers one at a time."""
     import torch
 
     return torch.ops.mkldnn._is_mkldnn_bf16_supported()
@@ -67,8 +74,8 @@ def max_total_tokens(server_args: ServerArgs) -> int:
     current = resolving_view(server_args)
     model = model_config_of(server_args)
     num_kv_heads = model.get_num_kv_heads(current.tp_size)
-    # 4: where the processor has no bfloat16 the model is served in float32.
-    bytes_per_token = model.num_hidden_layers * num_kv_heads * (model.head_dim + model.v_head_dim) * 4
+    bytes_per_token = model.num_hidden_layers * num_kv_heads * (model.head_dim + model.v_head_dim)
+    bytes_per_token *= 4 if serves_float32(server_args) else 2
     budget_bytes = psutil.virtual_memory().available * DEVICE_MEMORY_FRACTION / _num_ranks(current)
     page_size = current.page_size or 1
     num_tokens = min(int(budget_bytes / bytes_per_token), MAX_CONTEXTS * model.context_len)
