@@ -80,12 +80,17 @@ def _tap_attention(result, runner, *args, **kwargs) -> None:
 
 def _watch_prompts(scheduler, batch, *args, **kwargs) -> None:
     if attention_tap.current is not None:
-        attention_tap.current.begin(batch, scheduler.forward_stream)
+        attention_tap.current.begin(batch, _stream_of(scheduler))
+
+
+def _stream_of(scheduler):
+    # Where `run_batch` launches the forward pass.
+    return scheduler.forward_stream if scheduler.enable_overlap else scheduler.schedule_stream
 
 
 def _watch_decode_steps(result, scheduler, batch, *args, **kwargs) -> None:
     if attention_tap.current is not None:
-        attention_tap.current.launched(batch, scheduler.forward_stream)
+        attention_tap.current.launched(batch, _stream_of(scheduler))
 
 
 def _harvest(result, scheduler, batch, *args, **kwargs) -> None:
