@@ -78,6 +78,10 @@ class PolicyConfig:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             object.__setattr__(self, field.name, _checked(field, getattr(self, field.name)))
+        if self.importance_scorer == "indexer" and self.tap_decode_every:
+            raise ConfigError(
+                "tap_decode_every: expected 0 with importance_scorer indexer, which sees prompts only"
+            )
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any] | None) -> PolicyConfig:

@@ -61,5 +61,7 @@ def _text(action: str, answer: dict) -> str:
             kind = "hard" if pin["hard"] else "soft"
             until = "no end" if pin["expires_in_s"] is None else f"{pin['expires_in_s']:.0f} s left"
             tokens = f"{pin['tokens_pinned']:,} of {pin['tokens_requested']:,} tokens"
-            lines.append(f"rank {rank['dp_rank']}  {pin['pin_id']}  {kind}  {tokens}  {until}")
+            lines.append(
+                f"rank {rank['dp_rank']}  {pin['pin_id']}  prompt {pin['prompt']}  {kind}  {tokens}  {until}"
+            )
     return "\n".join(lines) or "no pins"

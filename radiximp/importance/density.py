@@ -17,6 +17,9 @@ _INDIFFERENT = 0.5
 # Fewer queries do not tell who is indifferent to them.
 _MIN_QUERIES = 4
 
+# Where all mass lies outside of what is counted, rounding is all that is left of it.
+_LEAST_MASS = 1e-30
+
 HEAD_REDUCTIONS = ("mean", "max")
 
 
@@ -99,4 +102,5 @@ def _density_of_blocks(mass: torch.Tensor, counted: torch.Tensor, block_tokens: 
     block_mass = mass.unflatten(1, (-1, block_tokens)).sum(-1)
     block_tokens_counted = counted.float().unflatten(1, (-1, block_tokens)).sum(-1)
     average = mass.sum(1, keepdim=True) / counted.sum(1, keepdim=True)
-    return block_mass / (block_tokens_counted * average)
+    densities = block_mass / (block_tokens_counted * average)
+    return densities.where((average > _LEAST_MASS) & densities.isfinite(), torch.nan)

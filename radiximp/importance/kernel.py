@@ -91,7 +91,8 @@ def _logits(q, key_cache, slots, row_positions, head, keys, num_keys, scale, slo
     at = slot[None, :] * slot_stride + (head // group) * head_stride + channel[:, None]
     k_tile = tl.load(key_cache + at, mask=in_dim[:, None] & (keys < num_keys)[None, :], other=0.0)
     if is_upcast:
-        q_tile, k_tile = q_tile.to(tl.float32), k_tile.to(tl.float32)
+        q_tile = q_tile.to(tl.float32)
+    k_tile = k_tile.to(q_tile.dtype)
     products = tl.dot(q_tile, k_tile, input_precision="ieee") * scale
     position = tl.load(row_positions + row)
     seen = (keys[None, :] <= position[:, None]) & (keys < num_keys)[None, :]

@@ -19,20 +19,22 @@ class Pin:
     """One operator's wish to keep a prefix; the same object lies on each node of it.
 
     expires_s: on the injected clock; math.inf = until it is taken off. ttl_s: a use moves the expiry to this long
-    after it; None: a use changes nothing.
+    after it; None: a use changes nothing. last_use_s: of all that it lies on.
     """
 
-    __slots__ = ("expires_s", "ttl_s")
+    __slots__ = ("expires_s", "last_use_s", "ttl_s")
 
-    def __init__(self, expires_s: float, ttl_s: float | None = None) -> None:
+    def __init__(self, expires_s: float, ttl_s: float | None = None, last_use_s: float = 0.0) -> None:
         self.expires_s = expires_s
         self.ttl_s = ttl_s
+        self.last_use_s = last_use_s
 
-    def holds(self, now_s: float, last_use_s: float) -> bool:
-        """Whether it is in force at `now_s` on a node last used at `last_use_s`; a use that came in time prolongs it."""
-        if self.ttl_s is not None and last_use_s <= self.expires_s:
-            self.expires_s = max(self.expires_s, last_use_s + self.ttl_s)
-        return self.expires_s > now_s
+    def note_use(self, now_s: float) -> None:
+        """A request used all that it lies on; one that comes after the expiry revives nothing."""
+        if now_s < self.expires_s:
+            self.last_use_s = now_s
+            if self.ttl_s is not None:
+                self.expires_s = max(self.expires_s, now_s + self.ttl_s)
 
 
 class NodeHistory:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from sglang.srt.managers.io_struct import GetInternalStateReq
 from sglang.srt.mem_cache.radix_cache import RadixKey
 
+from radiximp.serving.namespaces import joined
+
 if TYPE_CHECKING:
     from radiximp.serving.tree_core import ImportanceTreeCore
 
@@ -48,37 +50,28 @@ def key_of(core: ImportanceTreeCore, prompt: dict) -> RadixKey:
     """A prompt as the tree knows it: {"input_ids", "extra_key", "cache_salt"}."""
     key = RadixKey(
         array("q", prompt["input_ids"]),
-        prompt["extra_key"],
+        joined(prompt["extra_key"], None),
         is_bigram=core.is_eagle,
         cache_salt=prompt["cache_salt"],
     )
     return key.page_aligned(core.page_size)
 
 
-def _pin(core, prompts: list[dict], pin_id: str, ttl_s: float | None, hard: bool) -> dict:
-    pins = []
-    for number, prompt in enumerate(prompts):
-        try:
-            pins.append(core.pin_book.add(f"{pin_id}.{number}", key_of(core, prompt), ttl_s, hard))
-        except ValueError as error:
-            for pin in pins:  # all or none
-                core.pin_book.remove(pin["pin_id"])
-            return {"error": str(error)}
-    return {"pins": pins}
+def _pin(core, prompts: list[dict], pin_id: str, ttl_s: float | None, hard: bool, now_s: float) -> dict:
+    # On an idle server the clock stands where the last request came; a pin lasts from now.
+    core.observe_arrival(now_s)
+    try:
+        return {"pins": core.pin_book.add(pin_id, [key_of(core, prompt) for prompt in prompts], ttl_s, hard)}
+    except ValueError as error:
+        return {"error": str(error)}
 
 
 def _unpin(core, pin_id: str) -> dict:
-    found = [pin["pin_id"] for pin in core.pin_book.all() if _is_of(pin["pin_id"], pin_id)]
-    return {"removed": sum(core.pin_book.remove(name) for name in found)}
+    return {"removed": core.pin_book.remove(pin_id)}
 
 
 def _pins(core, pin_id: str | None = None) -> dict:
-    pins = core.pin_book.all()
-    return {"pins": [pin for pin in pins if pin_id is None or _is_of(pin["pin_id"], pin_id)]}
-
-
-def _is_of(name: str, pin_id: str) -> bool:
-    return name.rpartition(".")[0] == pin_id
+    return {"pins": core.pin_book.describe(pin_id)}
 
 
 def _hotspots(core, limit: int) -> dict:

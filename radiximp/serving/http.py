@@ -1,7 +1,7 @@
 """The `/radiximp/` calls in SGLang's own HTTP app, with its levels of authorisation.
 
-Reading statistics and hotspots is open as SGLang's own `get_server_info` is; what changes or costs something needs the
-admin key where one is set.
+All of them tell of other people's prompts or change what is kept: they need the admin key where one is set, the API key
+where only that is, and nothing otherwise.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ async def _send(name: str, **arguments) -> list[dict]:
         raise HTTPException(500, str(error)) from None
 
 
-def _prompts(request: Request, body: Prompts) -> list[dict]:
+async def _prompts(request: Request, body: Prompts) -> list[dict]:
     try:
-        return tokenized(http_server.get_global_state(), request.app.state.openai_serving_chat, body)
+        return await tokenized(http_server.get_global_state(), request.app.state.openai_serving_chat, body)
     except PromptError as error:
         raise HTTPException(400, str(error)) from None
 
@@ -81,13 +81,15 @@ async def hotspots(limit: int = 10) -> dict:
 async def add_pin(request: Request, body: PinForm) -> dict:
     """Keep prompts: soft pins are prolonged by use, hard ones end at a fixed time; both within the budget."""
     pin_id = uuid.uuid4().hex
-    prompts = _prompts(request, body)
-    ranks = await _send("pin", prompts=prompts, pin_id=pin_id, ttl_s=body.ttl_s, hard=body.hard)
+    prompts = await _prompts(request, body)
+    now_s = time.time()
+    order = {"prompts": prompts, "pin_id": pin_id, "ttl_s": body.ttl_s, "hard": body.hard}
+    ranks = await _send("pin", **order, now_s=now_s)
     for reply in ranks:
         if "error" in reply:
             await _send("unpin", pin_id=pin_id)
             raise HTTPException(409, reply["error"])
-    expires_at = None if body.ttl_s is None else time.time() + body.ttl_s
+    expires_at = None if body.ttl_s is None else now_s + body.ttl_s
     return {"pin_id": pin_id, **_totals(ranks), "expires_at": expires_at, "ranks": ranks}
 
 
@@ -123,7 +125,7 @@ async def remove_pin(pin_id: str) -> dict:
 
 async def prewarm(request: Request, body: PrewarmForm):
     """Prefill prompts behind users' requests; answers at once with where to ask how far it is."""
-    prompts = _prompts(request, body)
+    prompts = await _prompts(request, body)
     try:
         job = _prewarmer().submit(prompts, body.retain_s)
     except QueueFull as error:

@@ -8,6 +8,7 @@ others, but it goes when a running request needs its memory.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,81 +22,92 @@ if TYPE_CHECKING:
 MAX_PINS = 10_000
 
 
-@dataclass
+@dataclass(eq=False)
 class NamedPin:
-    """A pin, where it lies, and what was asked for."""
+    """A pin on one prompt of a call, and what was asked for."""
 
     pin_id: str
+    prompt: int
     key: RadixKey
     pin: Pin
     is_hard: bool
 
 
 class PinBook:
-    """Owned by a tree core. add, remove: O(path), and O(pins) where the budget is short."""
+    """Owned by a tree core. add, remove: O(path) a prompt and O(pins) without looking at the tree."""
 
     def __init__(self, core: ImportanceTreeCore) -> None:
         self._core = core
-        self._pins: dict[str, NamedPin] = {}
+        self._pins: list[NamedPin] = []
 
     def clear(self) -> None:
         """The tree is gone, and with it what was pinned."""
         self._pins.clear()
 
-    def add(self, pin_id: str, key: RadixKey, ttl_s: float | None, is_hard: bool) -> dict:
-        """Pin the device prefix of `key`. Raises ValueError beyond MAX_PINS; ttl_s None: until it is removed."""
+    def add(self, pin_id: str, keys: Sequence[RadixKey], ttl_s: float | None, is_hard: bool) -> list[dict]:
+        """Pin the device prefix of each key. Raises ValueError, with nothing pinned, beyond MAX_PINS.
+
+        ttl_s: None = until it is removed.
+        """
         self._settle()
-        if len(self._pins) >= MAX_PINS:
-            raise ValueError(f"there are {MAX_PINS} pins already; remove some or let them expire")
-        expires_s = math.inf if ttl_s is None else self._core.clock.now_s() + ttl_s
-        named = NamedPin(pin_id, key, Pin(expires_s, None if is_hard else ttl_s), is_hard)
-        self._make_room(key)
-        self._core.place_pin(key, named.pin)
-        self._pins[pin_id] = named
-        return self._describe(named)
+        if len(self._pins) + len(keys) > MAX_PINS:
+            raise ValueError(f"at most {MAX_PINS} prompts can be pinned, {len(self._pins)} are; remove some")
+        now_s = self._core.clock.now_s()
+        expires_s = math.inf if ttl_s is None else now_s + ttl_s
+        added = []
+        for number, key in enumerate(keys):
+            pin = Pin(expires_s, None if is_hard else ttl_s, last_use_s=now_s)
+            named = NamedPin(pin_id, number, key, pin, is_hard)
+            self._make_room(key)
+            self._core.place_pin(key, pin)
+            self._pins.append(named)
+            added.append(named)
+        return [self._describe(named) for named in added]
 
     def _make_room(self, key: RadixKey) -> None:
-        """Displace the coldest soft pins until the prefix fits the budget, or there are none."""
+        """Displace the coldest soft pins until the prefix fits; none for one that cannot fit."""
         core = self._core
-        wanted = core.unpinned_device_tokens(key)
-        soft = [named for named in self._pins.values() if not named.is_hard]
-        soft.sort(key=lambda named: (core.last_use_s(named.key), named.pin_id))
+        if core.unpinned_device_tokens(key) > core.pin_budget_tokens:
+            return
+        soft = sorted(
+            (named for named in self._pins if not named.is_hard), key=lambda named: named.pin.last_use_s
+        )
         for named in soft:
-            if core.pinned_tokens + min(wanted, core.pin_budget_tokens) <= core.pin_budget_tokens:
+            if core.pinned_tokens + core.unpinned_device_tokens(key) <= core.pin_budget_tokens:
                 return
-            self.remove(named.pin_id)
+            self._drop(named)
 
-    def remove(self, pin_id: str) -> bool:
-        """Take a pin off; False if there is none of that name."""
-        self._settle()
-        named = self._pins.pop(pin_id, None)
-        if named is not None:
-            self._core.lift_pin(named.key, named.pin)
-        return named is not None
+    def _drop(self, named: NamedPin) -> None:
+        self._pins.remove(named)
+        self._core.lift_pin(named.key, named.pin)
 
-    def get(self, pin_id: str) -> dict | None:
-        """What is known of a pin; None if there is none, or no longer."""
+    def remove(self, pin_id: str) -> int:
+        """Take a call's pins off; returns how many there were."""
         self._settle()
-        named = self._pins.get(pin_id)
-        return None if named is None else self._describe(named)
+        found = self._of(pin_id)
+        for named in found:
+            self._drop(named)
+        return len(found)
 
-    def all(self) -> list[dict]:
-        """Every pin, oldest first."""
+    def describe(self, pin_id: str | None = None) -> list[dict]:
+        """A call's pins, or all: oldest first, what each holds now and how long it lasts."""
         self._settle()
-        return [self._describe(named) for named in self._pins.values()]
+        return [self._describe(named) for named in self._of(pin_id)]
+
+    def _of(self, pin_id: str | None) -> list[NamedPin]:
+        return [named for named in self._pins if pin_id is None or named.pin_id == pin_id]
 
     def _settle(self) -> None:
+        # The nodes drop expired pins themselves.
         self._core.settle()
         now_s = self._core.clock.now_s()
-        for pin_id, named in list(self._pins.items()):
-            if not named.pin.holds(now_s, self._core.last_use_s(named.key)):
-                del self._pins[pin_id]
-                self._core.lift_pin(named.key, named.pin)
+        self._pins = [named for named in self._pins if named.pin.expires_s > now_s]
 
     def _describe(self, named: NamedPin) -> dict:
         expires_in_s = named.pin.expires_s - self._core.clock.now_s()
         return {
             "pin_id": named.pin_id,
+            "prompt": named.prompt,
             "hard": named.is_hard,
             "tokens_requested": len(named.key),
             "tokens_pinned": self._core.tokens_under(named.key, named.pin),

@@ -1,6 +1,6 @@
 """Pre-warm jobs in the HTTP process: known prompts are prefilled, one at a time, when no user's request is waiting.
 
-A job lives until it was asked for or pushed out by newer ones; the queue is bounded. The prompts run as requests of
+The queue is bounded in jobs and tokens, and an ended job keeps its results only, until newer ones push it out. The prompts run as requests of
 their own, so all that holds for requests holds for them: they are admitted, evicted and cached as any.
 """
 
@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from radiximp.serving import commands
 
 MAX_WAITING = 64
+MAX_WAITING_TOKENS = 1 << 21
+# Ended jobs, without their prompts, that can still be asked for.
 MAX_KEPT = 1024
 RETRY_AFTER_S = 5
 _RID = "radiximp-prewarm-"
@@ -28,17 +30,23 @@ class QueueFull(RuntimeError):
 
 @dataclass(eq=False)
 class Job:
-    """One call: its prompts, and what became of each."""
+    """One call: its prompts, until it ended, and what became of each."""
 
     job_id: str
     prompts: list[dict]
+    num_prompts: int
     retain_s: float | None
     state: str = "waiting"  # running, done, cancelled
     results: list[dict] = field(default_factory=list)
 
     def describe(self) -> dict:
         """As `GET /radiximp/prewarm/{id}` answers."""
-        return {"id": self.job_id, "state": self.state, "prompts": len(self.prompts), "results": self.results}
+        return {"id": self.job_id, "state": self.state, "prompts": self.num_prompts, "results": self.results}
+
+    def end(self, state: str) -> None:
+        """Nothing more comes of it."""
+        self.state = state
+        self.prompts = []
 
 
 class Prewarmer:
@@ -52,9 +60,12 @@ class Prewarmer:
 
     def submit(self, prompts: list[dict], retain_s: float | None) -> Job:
         """Queue a job. Raises QueueFull."""
-        if len(self._waiting) >= MAX_WAITING:
-            raise QueueFull(f"{MAX_WAITING} pre-warm jobs are waiting already")
-        job = Job(uuid.uuid4().hex, prompts, retain_s)
+        num_tokens = sum(len(prompt["input_ids"]) for job in self._waiting for prompt in job.prompts)
+        if len(self._waiting) >= MAX_WAITING or num_tokens > MAX_WAITING_TOKENS:
+            raise QueueFull(
+                f"{len(self._waiting)} pre-warm jobs with {num_tokens} tokens are waiting already"
+            )
+        job = Job(uuid.uuid4().hex, prompts, len(prompts), retain_s)
         self._jobs[job.job_id] = job
         while len(self._jobs) > MAX_KEPT:
             self._jobs.popitem(last=False)
@@ -73,7 +84,7 @@ class Prewarmer:
         if job is not None and job.state == "waiting":
             self._waiting.remove(job)
         if job is not None and job.state in ("waiting", "running"):
-            job.state = "cancelled"
+            job.end("cancelled")
         return job
 
     async def _work(self) -> None:
@@ -86,7 +97,7 @@ class Prewarmer:
                     break
                 job.results.append(await self._warm(prompt, job))
             else:
-                job.state = "done"
+                job.end("done")
 
     async def _until_idle(self) -> None:
         while any(not str(rid).startswith(_RID) for rid in self._manager.rid_to_state):
@@ -100,15 +111,21 @@ class Prewarmer:
             for rank in range(self._manager.server_args.dp_size):
                 result["tokens_prefilled"] += await self._prefill(prompt, rank)
             if job.retain_s is not None:
-                name = f"prewarm-{job.job_id}-{len(job.results)}"
-                await commands.send(
-                    self._manager, "pin", prompts=[prompt], pin_id=name, ttl_s=job.retain_s, hard=False
-                )
+                result.update(await self._retain(prompt, job))
             replies = await commands.send(self._manager, "tiers", prompts=[prompt])
             result["tiers"] = [reply["tiers"][0] for reply in replies]
         except Exception as error:  # the job goes on; whoever asks reads what happened
             result["error"] = f"{type(error).__name__}: {error}"
         return {**result, "seconds": time.monotonic() - started}
+
+    async def _retain(self, prompt: dict, job: Job) -> dict:
+        """Pin the prompt under the job's id; how much of it, on the rank that holds least."""
+        order = {"prompts": [prompt], "pin_id": job.job_id, "ttl_s": job.retain_s, "hard": False}
+        replies = await commands.send(self._manager, "pin", **order, now_s=time.time())
+        for reply in replies:
+            if "error" in reply:
+                return {"error": reply["error"]}
+        return {"tokens_pinned": min(reply["pins"][0]["tokens_pinned"] for reply in replies)}
 
     async def _prefill(self, prompt: dict, rank: int) -> int:
         """Tokens that had to be computed."""

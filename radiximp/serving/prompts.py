@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 MAX_PROMPTS = 256
+# Of one call: a scheduler reads them between two batches.
+MAX_TOKENS = 1 << 18
 _MAX_KEY_CHARACTERS = 512
 
 
@@ -59,15 +62,17 @@ class PromptError(ValueError):
     """A prompt that this model cannot have; the message names it and says what was expected."""
 
 
-def tokenized(state, chat, body: Prompts) -> list[dict]:
+async def tokenized(state, chat, body: Prompts) -> list[dict]:
     """{"input_ids", "extra_key", "cache_salt"} of each prompt, as the server's own requests would carry them.
 
     state: SGLang's global state; chat: its handler of chat completions, whose template `messages` go through. Raises
     PromptError.
     """
     manager = state.tokenizer_manager
-    found = []
+    found: list[dict] = []
+    num_tokens = 0
     for number, prompt in enumerate(body.prompts):
+        await asyncio.sleep(0)  # users' streams go on between two prompts
         ids = prompt.input_ids if prompt.input_ids is not None else _encode(manager, chat, prompt, number)
         vocabulary = manager.model_config.vocab_size
         wrong = next((token for token in ids if not 0 <= token < vocabulary), None)
@@ -86,6 +91,11 @@ def tokenized(state, chat, body: Prompts) -> list[dict]:
                 "cache_salt": body.cache_salt or None,
             }
         )
+        num_tokens += len(ids)
+        if num_tokens > MAX_TOKENS:
+            raise PromptError(
+                f"prompts: expected at most {MAX_TOKENS} tokens in one call; give fewer prompts"
+            )
     return found
 
 
@@ -103,4 +113,6 @@ def _encode(manager, chat, prompt: Prompt, number: int) -> list[int]:
         adapted, _ = chat._convert_to_internal_request(request)
     except Exception as error:  # whatever the template or the protocol says of the messages
         raise PromptError(f"prompts[{number}].messages: {str(error).splitlines()[0]}") from None
+    if any((adapted.image_data, adapted.audio_data, adapted.video_data)):
+        raise PromptError(f"prompts[{number}].messages: expected text only, got images, audio or video")
     return adapted.input_ids if adapted.input_ids is not None else manager.tokenizer.encode(adapted.text)

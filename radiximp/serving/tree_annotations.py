@@ -98,9 +98,12 @@ class TreeAnnotations:
             free += 0 if self.history_of(node).pins else matched
         return free
 
-    def last_use_s(self, key: RadixKey) -> float:
-        """When the last node along `key` was used, on the injected clock; -inf if nothing of it is there."""
-        return max((self.history_of(node).last_use_s for node, *_ in self._walk(key)), default=-math.inf)
+    def note_pins_used(self, nodes: list, now_s: float) -> None:
+        """A request used the path `nodes`: pins that lie on nothing beyond it were used whole."""
+        deepest = {pin: node for node in nodes for pin in self.history_of(node).pins}
+        for pin, node in deepest.items():
+            if not any(pin in self.history_of(child).pins for child in node.children.values()):
+                pin.note_use(now_s)
 
     def tokens_under(self, key: RadixKey, pin: Pin) -> int:
         """Tokens along `key` that `pin` lies on now: less than were placed if something was evicted."""
@@ -156,8 +159,7 @@ class TreeAnnotations:
             del self._awaited_expiry[node_id]
             node = self._node_arena.get(node_id)
             if node is not None and self.history_of(node).pins:
-                history = self.history_of(node)
-                self._set_pins(node, tuple(p for p in history.pins if p.holds(now_s, history.last_use_s)))
+                self._set_pins(node, tuple(p for p in self.history_of(node).pins if p.expires_s > now_s))
                 self._await_expiry(node)
 
     # ---- questions ----

@@ -181,6 +181,12 @@ class ImportanceTreeCore(TreeObservations, TreeAnnotations, UnifiedTreeCore):
         new_parent.history = self.history_of(child).split(head_tokens, head_tokens + len(child.key))
         self._await_expiry(new_parent)
 
+    def _demote(self, node: UnifiedTreeNode, *args, **kwargs) -> None:
+        """As the base class; a pin is a claim on the device, and ends where the node leaves it."""
+        if self.history_of(node).pins:
+            self._set_pins(node, ())
+        super()._demote(node, *args, **kwargs)
+
     def _remove_leaf_from_parent(self, node: UnifiedTreeNode) -> None:
         leave_ghost(self, node)
         if self.history_of(node).pins:

@@ -119,6 +119,8 @@ class UseLog:
         path = [(core.history_of(node), len(node.key)) for node in nodes]
         session_hash = None if session_id is None else self.session_hash(session_id)
         self.tick = record_use(core.policy, path, query, now_s, counted_tokens, session_hash, end, self.tick)
+        if core.pinned_tokens:
+            core.note_pins_used(nodes, now_s)
         for node in nodes:
             core.touch_leaf(node)
 

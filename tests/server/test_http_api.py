@@ -73,13 +73,19 @@ def fill(api, num_prompts: int) -> None:
 
 def test_a_chat_finds_its_prewarmed_prompt_but_for_the_generation_prompt(api):
     flush(api)
-    body = {"prompts": [{"messages": [{"role": "system", "content": SYSTEM}]}]}
+    body = {"prompts": [{"messages": [{"role": "system", "content": SYSTEM}]}], "retain_s": 60}
     started = api.post("/radiximp/prewarm", json=body)
     assert started.status_code == 202
     job = wait(api, started.json()["status_url"])
     (result,) = job["results"]
     assert job["state"] == "done" and result["error"] is None
-    assert result["tokens_prefilled"] == result["tokens"] == result["tiers"][0]["device"]
+    assert (
+        result["tokens_prefilled"]
+        == result["tokens"]
+        == result["tiers"][0]["device"]
+        == result["tokens_pinned"]
+    )
+    assert api.delete(f"/radiximp/pins/{job['id']}").json()["removed"] == 1
     # "<|im_start|>assistant\n" is what the chat does not share.
     assert chat(api, "Where are the maps?") >= result["tokens"] - 3
 
@@ -213,7 +219,9 @@ def test_the_commands_and_the_client_do_what_the_calls_do(api, tmp_path):
     listed = run_command(*radiximp, "pins", "list", *server)
     assert listed.stdout.count(pin["pin_id"]) == 2
     assert "device" in run_command(*radiximp, "hotspots", *server).stdout
-    assert run_command(*radiximp, "pins", "remove", pin["pin_id"], *server).returncode == 0
+    shown = listed.stdout.split()[2]  # "rank 0  PIN_ID  prompt 0 ..."
+    assert shown == pin["pin_id"]
+    assert run_command(*radiximp, "pins", "remove", shown, *server).returncode == 0
     again = run_command(*radiximp, "pins", "remove", pin["pin_id"], *server)
     assert again.returncode == 2 and "404: no pin" in again.stderr
     refused = run_command(*radiximp, "hotspots", "--url", url)

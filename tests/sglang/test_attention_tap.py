@@ -15,10 +15,11 @@ from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.sampling.sampling_params import SamplingParams
 
 from radiximp.config import PolicyConfig
-from radiximp.importance.window import NUM_SINK_TOKENS
+from radiximp.importance.density import TokenMass
+from radiximp.importance.window import NUM_SINK_TOKENS, ObservationWindow
 from radiximp.serving.attention_tap.harvest import harvest, mean_over_ranks
 from radiximp.serving.attention_tap.layers import attention_layers, spread
-from radiximp.serving.attention_tap.tap import AttentionTap
+from radiximp.serving.attention_tap.tap import AttentionTap, Observation
 from tests.sglang.attention_rig import Rig, Shape
 from tests.sglang.builders import build_cache, insert, key_of
 
@@ -282,8 +283,59 @@ def test_layers_are_spread_over_the_depth_and_those_without_a_window_come_first(
     assert spread(layers[:2], 4) == layers[:2]
     windowed = Server(window=64)
     assert attention_layers(windowed.runner) == [windowed.rig.layer]
+    server.rig.layer.layer_id = 1
     windowed.runner.model.append(server.rig.layer)
     assert attention_layers(windowed.runner) == [server.rig.layer]
+
+
+def test_layers_that_share_kv_are_watched_once():
+    """Gemma's later layers read an earlier one's KV and carry its number."""
+    server = Server()
+    shared = Server().rig.layer
+    assert attention_layers(SimpleNamespace(model=torch.nn.ModuleList([server.rig.layer, shared]))) == [
+        server.rig.layer
+    ]
+    request = server.request("r", 100, 0)
+    server.forward([(request, 0, 100)])
+    before = server.tap.conclude(request).values()
+    again = server.request("r", 100, 0)
+    server.tap.begin(
+        SimpleNamespace(
+            forward_mode=ForwardMode.EXTEND,
+            reqs=[again],
+            decoding_reqs=None,
+            prefix_lens=[0],
+            extend_lens=[100],
+        )
+    )
+    server.tap._look(server.rig.random(100, 9), layer=shared)
+    assert server.tap.conclude(again) is None and not before.isnan().any()
+
+
+def test_a_backend_of_a_hybrid_model_may_be_called_without_a_query():
+    """SGLang's linear-attention layers name all arguments, and have no q."""
+    server = Server(tap_decode_every=1)
+    seen = []
+    wrapped = server.tap._watched(lambda *args, **kwargs: seen.append((args, kwargs)) or "output")
+    arguments = {"layer": object(), "forward_batch": object(), "mixed_qkv": torch.zeros(1), "a": 1, "b": 2}
+    assert wrapped(**arguments) == "output" and seen == [((), arguments)]
+
+
+def test_mass_that_lies_elsewhere_altogether_says_nothing():
+    server = Server()
+    window = ObservationWindow(100, 99, 1, 1, 16)
+    tokens = TokenMass(window, 1)
+    mass = torch.zeros(1, 1, window.end_key)
+    mass[0, 0, 20] = 1e-42
+    tokens.add(0, mass)
+    assert tokens.block_densities().isnan().all()
+    cache, prompt = build_cache(8192), list(range(100, 200))
+    insert(cache, prompt)
+    request = server.request("r", 100, 0)
+    request.full_untruncated_fill_ids = array("q", prompt)
+    request.radiximp_observation = Observation(100, 16, tokens.block_densities())
+    harvest(cache.tree_core, server.tap, [request])
+    assert cache.tree_core.num_observations == 0
 
 
 def test_one_rank_alone_needs_no_collective():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 from sglang.srt.layers.radix_attention import AttentionType, RadixAttention
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ def why_untappable(runner: ModelRunner, scorer: str) -> str | None:
         return None if _has_indexer(runner) else "the model has no native top-k indexer"
     if runner.model_config.attention_arch.name == "MLA":
         return "keys of multi-head latent attention are compressed"
+    if runner.kv_cache_dtype not in (torch.float16, torch.bfloat16, torch.float32):
+        return f"keys are stored as {runner.kv_cache_dtype}"
     if not attention_layers(runner):
         return "the model has no attention layer of the decoder kind"
     return None
@@ -38,6 +41,8 @@ def attention_layers(runner: ModelRunner) -> list[RadixAttention]:
         and module.attn_type == AttentionType.DECODER
         and not module.is_cross_attention
     ]
+    # Layers that share another's KV carry its number: the first of each is enough.
+    layers = list({layer.layer_id: layer for layer in reversed(layers)}.values())
     whole = [layer for layer in layers if layer.sliding_window_size < 0]
     return sorted(whole or layers, key=lambda layer: layer.layer_id)
 

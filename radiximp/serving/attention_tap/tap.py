@@ -80,7 +80,9 @@ class AttentionTap:
         self._scorer = "softmax" if config.importance_scorer == "shuffled" else config.importance_scorer
         self._block_tokens = page_tokens * -(-_MIN_BLOCK_TOKENS // page_tokens)
         layers = spread(attention_layers(runner), config.tap_layers)
-        self._layers = {layer.layer_id: index for index, layer in enumerate(layers)}
+        self._layers = layers
+        # By identity: other layers may share a watched one's KV, and with it its number.
+        self._index_of = {id(layer): index for index, layer in enumerate(layers)}
         self._watches: list[_Watch] = []
         self._decode = DecodeTap(runner, layers, config.tap_decode_every) if config.tap_decode_every else None
         for backend in {id(b): b for b in (runner.attn_backend, runner.decode_attn_backend) if b}.values():
@@ -89,19 +91,26 @@ class AttentionTap:
     @property
     def layer_ids(self) -> list[int]:
         """The watched layers."""
-        return sorted(self._layers)
+        return [layer.layer_id for layer in self._layers]
 
     def _watched(self, forward):
-        def forward_and_watch(q, k, v, layer, forward_batch, save_kv_cache=True, **kwargs):
-            output = forward(q, k, v, layer, forward_batch, save_kv_cache, **kwargs)
-            if layer.layer_id in self._layers:
-                if self._watches:
-                    self._observe(layer, q, kwargs.get("topk_indices"))
-                elif self._decode is not None and forward_batch.forward_mode.is_decode():
-                    self._decode.keep(self._layers[layer.layer_id], q)
+        def forward_and_watch(*args, **kwargs):
+            output = forward(*args, **kwargs)
+            if self._watches or self._decode is not None:
+                self._look(*args, **kwargs)
             return output
 
         return forward_and_watch
+
+    def _look(self, q=None, k=None, v=None, layer=None, forward_batch=None, *args, **kwargs) -> None:
+        """As the backend was called; linear-attention layers of hybrid models name their arguments and have no q."""
+        index = self._index_of.get(id(layer))
+        if index is None or q is None:
+            return
+        if self._watches:
+            self._observe(layer, q, kwargs.get("topk_indices"))
+        elif self._decode is not None and forward_batch.forward_mode.is_decode():
+            self._decode.keep(index, q)
 
     def begin(self, batch: ScheduleBatch, forward_stream=None) -> None:
         """A batch is about to run: note which of its queries end a prompt."""
@@ -148,7 +157,7 @@ class AttentionTap:
             self._watches.append(_Watch(request, prompt, row, prefix, prompt.end, watched))
 
     def _observe(self, layer: RadixAttention, q: torch.Tensor, top_keys: torch.Tensor | None) -> None:
-        index = self._layers[layer.layer_id]
+        index = self._index_of[id(layer)]
         q = q.view(len(q), layer.tp_q_head_num, -1)
         window = None if layer.sliding_window_size < 0 else layer.sliding_window_size
         for watch in self._watches:
