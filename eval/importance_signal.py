@@ -157,7 +157,7 @@ def main(argv: list[str] | None = None) -> int:
                 if (variant, context, i) in differences
             ]
             row["over_pairs"] = interval(np.array(of_pairs))
-            row["pairs_where_instruction_is_higher"] = [sum(d > 0 for d in of_pairs), len(of_pairs)]
+            row["pairs_where_instruction_is_higher"] = [sum(float(d) > 0 for d in of_pairs), len(of_pairs)]
             rows.append(row)
             print(f"{variant:<18} {context:<5} " + "  ".join(
                 f"{kind} {row[kind][0]:.2f} ({row[kind][1]:.2f} .. {row[kind][2]:.2f})"
