@@ -24,7 +24,9 @@ from tests.server.server import Server, launch
 LIMIT = 1.05
 NUM_SUFFIX_TOKENS = 200
 NUM_DECODED = 48
-FLAGS = ["--max-total-tokens", "32768", "--log-level", "warning", "--sleep-on-idle"]
+FLAGS = [
+    *("--max-total-tokens", "8192", "--hicache-ratio", "1.2", "--log-level", "warning", "--sleep-on-idle"),
+]
 SCORERS = {"off": "structural", "off again": "structural", "on": "softmax"}
 PHASES = ("prefill", "suffix", "decode")
 
