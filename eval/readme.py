@@ -125,6 +125,11 @@ def importance_turns() -> str:
             lines.append(
                 f"| {row['name']} | {_with_interval(row['dev'])} | {_with_interval(row['test'])} | {steady} |"
             )
+    tested = {row["name"]: row["test"] for row in result["rows"] if row["kind"] == "predictor"}
+    best = max((name for name in tested if name.startswith("EMA")), key=lambda name: tested[name][0])
+    is_beyond = tested[best][1] > tested["recency"][2]
+    said = "more than" if is_beyond else "no more than"
+    lines += ["", f"By these intervals the best average ({best}) says {said} recency does."]
     return "\n".join(lines)
 
 
