@@ -6,7 +6,7 @@ HOST ?= 127.0.0.1
 PORT ?= 30000
 MODEL ?=
 ARGS ?=
-TIERS ?= unit traces sglang server
+TIERS ?= unit traces sglang server $(if $(shell command -v nvidia-smi),gpu)
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
