@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-import os
 import random
 import sys
 from pathlib import Path
@@ -23,6 +22,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from eval import public_traces
 from eval.model_attention import ModelAttention
 from radiximp.replay.files import write_json
 from radiximp.serving import default_model
@@ -105,10 +105,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--model", type=Path)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args(argv)
-    path = Path(os.environ.get("RADIXIMP_TRACES", "../shared/traces")) / FILE
-    if not path.exists():
-        print(f"error: {path} is not there; set RADIXIMP_TRACES", file=sys.stderr)
-        return 2
+    path = public_traces.find(FILE)
     questions = [json.loads(line)["turns"][0][:600] for line in gzip.open(path)][: args.questions]
     model = ModelAttention(args.model or default_model.prepare(lambda line: None))
     found = {

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +22,7 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import rankdata, spearmanr
 
+from eval import public_traces
 from eval.importance_signal import interval
 from eval.model_attention import ModelAttention
 from radiximp.importance.aggregate import ImportanceAggregate
@@ -257,10 +257,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--model", type=Path)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args(argv)
-    path = Path(os.environ.get("RADIXIMP_TRACES", "../shared/traces")) / FILE
-    if not path.exists():
-        print(f"error: {path} is not there; set RADIXIMP_TRACES", file=sys.stderr)
-        return 2
+    path = public_traces.find(FILE)
     rows = json.loads(gzip.open(path).read())
     rows.sort(key=lambda row: (-len(row["traj"]), row["task_id"], row["trial"]))
     model = ModelAttention(args.model or default_model.prepare(lambda line: None), keep_all=True)

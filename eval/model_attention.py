@@ -13,6 +13,7 @@ import torch
 from radiximp.importance.density import TokenMass
 from radiximp.importance.scorers import SCORERS
 from radiximp.importance.window import ObservationWindow
+from radiximp.serving.attention_tap.layers import spread
 
 _NAME = "radiximp_eval_capture"
 
@@ -36,8 +37,8 @@ class ModelAttention:
         self._captured: dict[int, tuple[torch.Tensor, torch.Tensor, float]] = {}
 
     def spread(self, num_layers: int) -> list[int]:
-        """Layers at even distances, as `serving/attention_tap/layers.py` chooses them."""
-        return [int((i + 0.5) * self.depth / num_layers) for i in range(num_layers)]
+        """Layers at even distances, as the server chooses them."""
+        return spread(range(self.depth), num_layers)
 
     def _attend(self, module, query, key, value, attention_mask, scaling, **kwargs):
         if module.layer_idx in self._kept:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-import os
 import random
 import statistics
 import sys
@@ -24,6 +23,7 @@ from pathlib import Path
 
 from transformers import AutoTokenizer
 
+from eval import public_traces
 from radiximp.replay.files import write_json
 from radiximp.serving import default_model
 from tests.server.server import Server, launch
@@ -43,10 +43,10 @@ DEVICE_SHARES = {"quarter": 0.25, "half": 0.5}
 HOST_SHARE = 0.5
 
 
-def conversations(folder: Path, number: int, num_turns: int) -> list[list[list[int]]]:
+def conversations(number: int, num_turns: int) -> list[list[list[int]]]:
     """Prompts, as token ids, of each turn of the longest conversations' first turns."""
     tokenizer = AutoTokenizer.from_pretrained(default_model.prepare(lambda line: None))
-    rows = json.loads(gzip.open(folder / FILE).read())
+    rows = json.loads(gzip.open(public_traces.find(FILE)).read())
     rows.sort(key=lambda row: (-len(row["traj"]), row["task_id"], row["trial"]))
     found = []
     for row in rows[:number]:
@@ -114,11 +114,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args(argv)
 
-    folder = Path(os.environ.get("RADIXIMP_TRACES", "../shared/traces"))
-    if not (folder / FILE).exists():
-        print(f"error: {folder / FILE} is not there; set RADIXIMP_TRACES", file=sys.stderr)
-        return 2
-    prompts = interleaved(conversations(folder, args.conversations, args.turns), args.seed)
+    prompts = interleaved(conversations(args.conversations, args.turns), args.seed)
     total = working_set_tokens(prompts)
     rows = []
     print(f"{len(prompts)} requests, {sum(map(len, prompts))} prompt tokens, working set {total}")

@@ -20,8 +20,6 @@ _MIN_QUERIES = 4
 # Where all mass lies outside of what is counted, rounding is all that is left of it.
 _LEAST_MASS = 1e-30
 
-HEAD_REDUCTIONS = ("mean", "max")
-
 
 class TokenMass:
     """Sums over the watched queries of one prompt, per layer and token; on the device of the keys.
@@ -41,8 +39,7 @@ class TokenMass:
 
     def add(self, layer: int, mass: torch.Tensor, reduction: str = "mean") -> None:
         """Count watched queries: mass [num_queries, num_heads, >= end_key], heads by "mean" or "max"."""
-        mass = mass[:, :, : self.window.end_key]
-        self.add_sums(layer, *_sums(mass.mean(1) if reduction == "mean" else mass.amax(1)), len(mass))
+        self.add_sums(layer, *reduced_sums(mass[:, :, : self.window.end_key], reduction), len(mass))
 
     def add_sums(self, layer: int, total: torch.Tensor, squares: torch.Tensor, num_queries: int) -> None:
         """As `add`, from [end_key] sums over queries that a kernel made."""
@@ -93,8 +90,10 @@ class TokenMass:
         return counted & ~self.secondary_sinks() if exclude_sinks else counted
 
 
-def _sums(mass: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    return mass.sum(0), (mass**2).sum(0)
+def reduced_sums(mass: torch.Tensor, reduction: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Heads reduced, then sums over queries of what is left and of its square: two [num_keys] of [num_queries, num_heads, num_keys]."""
+    reduced = mass.mean(1) if reduction == "mean" else mass.amax(1)
+    return reduced.sum(0), (reduced**2).sum(0)
 
 
 def _density_of_blocks(mass: torch.Tensor, counted: torch.Tensor, block_tokens: int) -> torch.Tensor:

@@ -11,6 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
+from radiximp.importance.density import reduced_sums
 from radiximp.importance.scorers import softmax
 
 _TILE_KEYS = 64
@@ -24,9 +25,7 @@ _SPLIT_KEYS = 2048
 
 def token_sums_reference(q, key_cache, slots, positions, scale: float, window: int | None, reduction: str):
     """What `token_sums` gives, from dense attention."""
-    mass = softmax(q, key_cache[slots.long()], positions, 1, scale, window)
-    mass = mass.mean(1) if reduction == "mean" else mass.amax(1)
-    return mass.sum(0), (mass**2).sum(0)
+    return reduced_sums(softmax(q, key_cache[slots.long()], positions, 1, scale, window), reduction)
 
 
 def token_sums(

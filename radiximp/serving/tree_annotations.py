@@ -79,15 +79,12 @@ class TreeAnnotations:
                 break
         return pinned
 
-    def lift_pin(self, key: RadixKey, pin: Pin) -> int:
-        """Take `pin` off wherever it still lies along `key`; returns those tokens."""
-        lifted = 0
+    def lift_pin(self, key: RadixKey, pin: Pin) -> None:
+        """Take `pin` off wherever it still lies along `key`."""
         for node, _, matched in self._walk(key):
             pins = self.history_of(node).pins
             if matched == len(node.key) and pin in pins:
-                lifted += matched
                 self._set_pins(node, tuple(other for other in pins if other is not pin))
-        return lifted
 
     def unpinned_device_tokens(self, key: RadixKey) -> int:
         """Tokens along `key` on the device that no pin lies on."""

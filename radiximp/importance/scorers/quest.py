@@ -12,10 +12,8 @@ def quest(q, keys, positions, block_tokens, scale, window) -> torch.Tensor:
     seen = visible(positions, len(keys), window)
     bounds = quest_bounds(q, keys, block_tokens, scale)
     sizes = blocked(seen.float(), block_tokens, 0.0).sum(-1)  # [num_queries, num_blocks]
-    bounds = (
-        bounds + sizes.log()[:, None]
-    )  # a block that is seen in part counts in part, an unseen one not at all
-    return dealt(bounds.softmax(-1), seen, block_tokens)
+    # A block that is seen in part counts in part, an unseen one not at all.
+    return dealt((bounds + sizes.log()[:, None]).softmax(-1), seen, block_tokens)
 
 
 def quest_bounds(q, keys, block_tokens: int, scale: float) -> torch.Tensor:

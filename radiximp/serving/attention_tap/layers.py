@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from sglang.srt.layers.radix_attention import AttentionType, RadixAttention
 
 if TYPE_CHECKING:
     from sglang.srt.model_executor.model_runner import ModelRunner
+
+T = TypeVar("T")
 
 
 def why_untappable(runner: ModelRunner, scorer: str) -> str | None:
@@ -43,11 +46,17 @@ def attention_layers(runner: ModelRunner) -> list[RadixAttention]:
     ]
     # Layers that share another's KV carry its number: the first of each is enough.
     layers = list({layer.layer_id: layer for layer in reversed(layers)}.values())
-    whole = [layer for layer in layers if layer.sliding_window_size < 0]
+    whole = [layer for layer in layers if attention_window(layer) is None]
     return sorted(whole or layers, key=lambda layer: layer.layer_id)
 
 
-def spread(layers: list[RadixAttention], num_wanted: int) -> list[RadixAttention]:
+def attention_window(layer: RadixAttention) -> int | None:
+    """How many positions before its own a query sees; None for all of them."""
+    size = layer.sliding_window_size
+    return None if size is None or size < 0 else size
+
+
+def spread(layers: Sequence[T], num_wanted: int) -> list[T]:
     """`num_wanted` of them at even distances over the depth, all if there are fewer."""
     num_wanted = min(num_wanted, len(layers))
     return [layers[int((i + 0.5) * len(layers) / num_wanted)] for i in range(num_wanted)]

@@ -17,7 +17,7 @@ from radiximp.importance.scorers import SCORERS
 from radiximp.importance.scorers.indexer import indexer_mass
 from radiximp.importance.window import ObservationWindow
 from radiximp.serving.attention_tap.decode import DecodeTap
-from radiximp.serving.attention_tap.layers import attention_layers, spread
+from radiximp.serving.attention_tap.layers import attention_layers, attention_window, spread
 
 if TYPE_CHECKING:
     from sglang.srt.layers.radix_attention import RadixAttention
@@ -159,7 +159,7 @@ class AttentionTap:
     def _observe(self, layer: RadixAttention, q: torch.Tensor, top_keys: torch.Tensor | None) -> None:
         index = self._index_of[id(layer)]
         q = q.view(len(q), layer.tp_q_head_num, -1)
-        window = None if layer.sliding_window_size < 0 else layer.sliding_window_size
+        window = attention_window(layer)
         for watch in self._watches:
             if watch.positions is None:
                 watch.positions = torch.tensor(watch.watched).to(q.device, non_blocking=True)
@@ -176,8 +176,7 @@ class AttentionTap:
 
     def _add_step(self, index: int, layer, request: Req, end: int, positions: torch.Tensor, q) -> None:
         watch = _Watch(request, request.radiximp_prompt, 0, end - 1, end, [], positions)
-        window = None if layer.sliding_window_size < 0 else layer.sliding_window_size
-        self._add_mass(index, layer, watch, q, window)
+        self._add_mass(index, layer, watch, q, attention_window(layer))
 
     def _add_mass(self, index: int, layer, watch: _Watch, q: torch.Tensor, window: int | None) -> None:
         cache = self._runner.token_to_kv_pool.get_key_buffer(layer.layer_id)

@@ -15,6 +15,7 @@ from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
 from sglang.srt.layers.radix_attention import AttentionType
 from sglang.srt.mem_cache.memory_pool import KVWriteLoc
 
+from radiximp.serving.attention_tap.layers import attention_window
 from radiximp.serving.cpu.platform import ATTENTION_BACKEND
 from radiximp.serving.cpu.tiled_attention import (
     TILE,
@@ -93,7 +94,7 @@ class RadiximpCpuAttention(AttentionBackend):
         value_cache = self.token_to_kv_pool.get_value_buffer(layer.layer_id)
         q = q.reshape(-1, layer.tp_q_head_num, layer.qk_head_dim)
         output = q.new_empty(q.shape[0], layer.tp_q_head_num, layer.v_head_dim)
-        heads = HeadShape(layer.tp_q_head_num, layer.tp_k_head_num, layer.scaling, _window(layer))
+        heads = HeadShape(layer.tp_q_head_num, layer.tp_k_head_num, layer.scaling, attention_window(layer))
         for span in self.spans:
             rows = slice(span.first_row, span.first_row + span.num_new_tokens)
             keys = key_cache.index_select(0, span.slots)
@@ -121,12 +122,6 @@ def register() -> None:
     if ATTENTION_BACKEND not in choices.ATTENTION_BACKEND_CHOICES:
         choices.add_attention_backend_choices([ATTENTION_BACKEND])
     register_attention_backend(ATTENTION_BACKEND)(RadiximpCpuAttention)
-
-
-def _window(layer: RadixAttention) -> int | None:
-    """How many positions before its own a query sees; None for all of them."""
-    size = layer.sliding_window_size
-    return None if size is None or size < 0 else size
 
 
 def _require_supported(layer: RadixAttention) -> None:
