@@ -2,7 +2,7 @@
 
     python -m eval.equivalence [--requests 2000] [--seed 0] [--json FILE]
 
-Two servers of the served model run one after the other, with the device pool far smaller than the working
+Two servers of the served model run side by side, with the device pool far smaller than the working
 set, SGLang's tree sanity check on, and the host tier behind it. The traffic mixes what a cluster sees:
 agents that share system prompts and come back, forks, one-shots, tenants with salts, long prompts in
 chunks. A prefix cache may change what is computed, never what is answered. Exit code 1 on any difference.
@@ -98,8 +98,9 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
 
     bodies = mixed_requests(args.requests, args.seed)
-    lru, lru_summary = run_policy("lru", bodies)
-    ours, our_summary = run_policy("importance", bodies)
+    with ThreadPoolExecutor(2) as pool:
+        runs = pool.map(run_policy, ("lru", "importance"), (bodies, bodies))
+    (lru, lru_summary), (ours, our_summary) = runs
     different = [
         i
         for i, (a, b) in enumerate(zip(lru, ours, strict=True))

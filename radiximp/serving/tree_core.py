@@ -135,26 +135,30 @@ class ImportanceTreeCore(TreeObservations, TreeAnnotations, UnifiedTreeCore):
             node.history = NodeHistory(self.clock.now_s(), self.uses.tick)
             return node.history
 
-    def _add_new_node(self, parent, key, value, **kwargs) -> UnifiedTreeNode:
+    def _add_new_node(
+        self, parent, key, value, priority=0, session_id=None, rotation_base=None
+    ) -> UnifiedTreeNode:
         """As the base class; what was in the tree before comes back in its old pieces, each with its history."""
+        # Spelled out, not `**kwargs`: every insert comes through here, and packing them is a good part of it.
+        rest = (priority, session_id, rotation_base)
         if not self.ghosts.may_know(key.token_ids[0]):
-            return self._add_piece(parent, key, value, **kwargs)
+            return self._add_piece(parent, key, value, rest)
         ghosts = take_ghosts(self, parent, key)
         if not self._can_cut:
             ghosts = [ghosts[-1]] if ghosts and ghosts[-1][0] == len(key) else []
         for start, end, ghost in in_pieces(ghosts, len(key)):
-            parent = self._add_piece(parent, key[start:end], value[start:end], ghost=ghost, **kwargs)
+            parent = self._add_piece(parent, key[start:end], value[start:end], rest, ghost)
         return parent
 
-    def _add_piece(self, parent, key, value, ghost: NodeHistory | None = None, **kwargs) -> UnifiedTreeNode:
+    def _add_piece(self, parent, key, value, rest: tuple, ghost: NodeHistory | None = None) -> UnifiedTreeNode:
         is_next_turn = not parent.children and parent is not self.root_node
-        node = UnifiedTreeCore._add_new_node(self, parent, key, value, **kwargs)
+        node = UnifiedTreeCore._add_new_node(self, parent, key, value, *rest)
         # Not `history_of`, which finds out by an exception that there is none.
-        node.history = NodeHistory(self.clock.now_s(), self.uses.tick)
+        node.history = history = NodeHistory(self.clock.now_s(), self.uses.tick)
         if ghost is not None:
-            node.history.revive(ghost)
+            history.revive(ghost)
         elif is_next_turn:
-            node.history.follow()
+            history.follow()
         return node
 
     def insert_host(self, node_id, key, host_value, hash_value):
@@ -228,7 +232,7 @@ class ImportanceTreeCore(TreeObservations, TreeAnnotations, UnifiedTreeCore):
         the scheduler looks a waiting request up again and again, and none of that is a use.
         """
         result = UnifiedTreeCore.match_prefix(self, params)
-        if not self.is_serving and params.req is None:
+        if params.req is None and not self.is_serving:
             self.uses.note_lookup(self._node_arena[result.best_match_node])
         return result
 
