@@ -71,6 +71,36 @@ class PolicyConfig:
     tap_query_stride: int = _setting(4, 1, 1024, "of these every n-th is observed")
     tap_decode_every: int = _setting(0, 0, 1e6, "every n-th decode step is observed, too; 0: none")
     tap_heads: str = _choice("mean", ("mean", "max"), "how the heads of a layer become one")
+    what_if_rate: float = _setting(
+        0.01, 0, 1, "share of the tokens sampled for what more memory would hit; 0 samples none"
+    )
+    hotspot_queries: int = _setting(
+        50, 1, 1e9, "requests of a tenant from which on prefixes that they share are called hotspots"
+    )
+    load_back: bool = _setting(
+        False,
+        0,
+        1,
+        "bring hotspots and prefixes that are expected soon from the host to the device while the server idles",
+    )
+    load_back_step_tokens: int = _setting(2048, 16, 1e6, "tokens that one idle step brings at most")
+    load_back_pool_fraction: float = _setting(
+        0.25, 0.01, 1, "share of the device pool that may hold what was brought and not used yet"
+    )
+    hotspots_file: str = _text(
+        "",
+        "file that keeps hotspots with their prompts over restarts, to be prefilled at start; empty keeps none",
+    )
+    hotspots_interval_s: float = _setting(60, 1, 86400, "seconds between two writes of hotspots_file")
+    hotspots_restore_s: float = _setting(
+        120, 1, 86400, "seconds after the start in which prompts of hotspots_file are prefilled"
+    )
+    fetch_decision: str = _choice(
+        "stock",
+        ("stock", "measure", "cost", "recompute"),
+        "host KV that a request could use: SGLang's rule (fetch all of 10 tokens and more); the same, and times are "
+        "measured; what is predicted soonest by what was measured; always computed again (the control)",
+    )
     record_path: str = _text(
         "", "file to which cache operations are recorded, for `radiximp replay`; empty: none"
     )
@@ -81,6 +111,11 @@ class PolicyConfig:
         if self.importance_scorer == "indexer" and self.tap_decode_every:
             raise ConfigError(
                 "tap_decode_every: expected 0 with importance_scorer indexer, which sees prompts only"
+            )
+
+        if self.record_path and self.fetch_decision == "cost":
+            raise ConfigError(
+                "record_path: expected none with fetch_decision cost, whose cuts of host nodes a record does not hold"
             )
 
     @classmethod

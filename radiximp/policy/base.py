@@ -47,6 +47,12 @@ class Policy:
         finish: why it ended ("tool_use", "end_turn", "length", or "" where unknown).
         """
 
+    def record_warm(self, path: Path, now_s: float, tick: int) -> None:
+        """The nodes of `path` were pre-warmed: they are here now, and nobody has asked for them.
+
+        Neither a use nor a hit nor evidence of reuse; mutates their histories only.
+        """
+
     def advance(self, now_s: float) -> None:
         """Time has come to `now_s`. Keys change here and in the calls above, never in between."""
 
@@ -66,6 +72,10 @@ class Policy:
 
     def forget(self) -> None:
         """Drop all that was learned beside the nodes' histories (the model's weights changed)."""
+
+    def chance_within(self, history: NodeHistory, seconds: float) -> float:
+        """How likely idle content is used again within so many seconds of the last `advance`; 0 where nothing is known."""
+        return 0.0
 
     def key(self, leaf: Leaf) -> Key:
         """The leaf's place in the order as of the last `advance`."""

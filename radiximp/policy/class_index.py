@@ -54,8 +54,11 @@ class Curves(Protocol):
     now_s: float
     curves_version: int
 
-    def curve(self, reuse_class: int) -> Curve:
-        """Values of a class by age bin."""
+    def curve_of(self, leaf: Any) -> tuple:
+        """Which curve a leaf is on; it changes only where the leaf is touched."""
+
+    def curve(self, *curve_of: Any) -> Curve:
+        """Values by age bin."""
 
 
 class ClassIndex(set):
@@ -123,7 +126,7 @@ class ClassIndex(set):
     def _entry(self, leaf: Any) -> tuple:
         history = leaf.history
         age_bin = bin_of(self._policy.now_s - history.last_use_s)
-        value = self._policy.curve(history.reuse_class).values[age_bin]
+        value = self._policy.curve(*self._policy.curve_of(leaf)).values[age_bin]
         return (*self._prefix_of(leaf), value, history.last_use_s, history.last_use_tick, leaf.id, leaf)
 
     def _take_out(self, leaf: Any) -> None:
@@ -137,7 +140,7 @@ class ClassIndex(set):
         for leaf in self._pending:
             self.num_key_calls += 1
             prefix, history = self._prefix_of(leaf), leaf.history
-            group_key = (prefix, history.reuse_class)
+            group_key = (prefix, *self._policy.curve_of(leaf))
             place = (group_key, history.last_use_s, history.last_use_tick)
             if self._places.get(leaf) == place:
                 continue
@@ -168,8 +171,8 @@ class ClassIndex(set):
         if not leaves:
             del self._groups[group_key]
             return
-        prefix, reuse_class = group_key
-        best, value, until_s = self._lowest(leaves, self._policy.curve(reuse_class))
+        prefix, *curve_of = group_key
+        best, value, until_s = self._lowest(leaves, self._policy.curve(*curve_of))
         heapq.heappush(self._candidates, (prefix, value, *best[:3], group.version, group_key, best[3]))
         if until_s < math.inf:
             heapq.heappush(self._recheck, (until_s, group.version, group_key))

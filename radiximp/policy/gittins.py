@@ -21,6 +21,7 @@ from radiximp.policy.base import Key, Leaf, Path, Policy
 from radiximp.policy.class_index import ClassIndex, Curve
 from radiximp.policy.guard import Guard
 from radiximp.policy.history import NodeHistory
+from radiximp.policy.information_gain import information_gain_bits
 from radiximp.policy.reuse_law import EDGES_S, NUM_BINS, Features, ReuseLaw, bin_of
 
 # Half of the newest gap, half of the average before it.
@@ -35,6 +36,8 @@ _RETURN_FACTOR = 2.0
 _PATIENCE_S = 512.0
 # Older is lower, whatever the class: with ties by oldest use this is lru.
 _LRU = Curve.of([float(-age_bin) for age_bin in range(NUM_BINS)])
+# Of a class; the density is the last.
+_NUM_FEATURES = 5
 _FINISHES = {"": 0, "tool_use": 1, "end_turn": 2, "length": 3}
 
 
@@ -58,10 +61,15 @@ class GittinsPolicy(Policy):
         self.law = ReuseLaw(config.law_half_life_s, config.prior_spans, _MAX_SPANS, _MAX_CLASSES, _expected)
         self.law.class_id(())
         self._curves: list[Curve] = []
+        self._shared_curves: dict[int, Curve] = {}
         self._num_ended = self._num_waiting = 0
         self.refresh(0.0)
         self.guard = Guard()
         self._ranks_as_lru = False
+        # Set by a tree that knows what fetching costs: whether a leaf has a copy below the device, and the share of
+        # computing it again that fetching it back takes.
+        self.is_backed_up: Callable[[Leaf], bool] | None = None
+        self._restore_share = 1.0
         self._notices: list[str] = []
 
     def restart(self, now_s: float) -> None:
@@ -113,7 +121,9 @@ class GittinsPolicy(Policy):
                 returned[history.span] = returned.get(history.span, 0) + num_tokens
                 history.span = -1
             if history.num_queries:
-                self._count_return(history, now_s - history.last_use_s)
+                used_s = history.last_use_s if history.used_s is None else history.used_s
+                self._count_return(history, now_s - used_s)
+            history.used_s = None
             history.num_queries += 1
             history.last_use_s = now_s
             history.last_use_tick = tick
@@ -127,6 +137,17 @@ class GittinsPolicy(Policy):
             self._ranks_as_lru = self.guard.is_tripped
             self._notices.append(self.guard.describe())
             self.curves_version += 1
+
+    def record_warm(self, path: Path, now_s: float, tick: int) -> None:
+        """Rank as if just used, and count nothing: gaps, idle spans and the guard's hits go on from the last use."""
+        for history, _ in path:
+            if history.is_ghost:
+                # It came back by neither policy's merit, so the guard compares nothing at its next use.
+                history.is_ghost, history.use_number = False, 0
+            if history.num_queries and history.used_s is None:
+                history.used_s = history.last_use_s
+            history.last_use_s = max(history.last_use_s, now_s)
+            history.last_use_tick = tick
 
     def _count_return(self, history: NodeHistory, gap_s: float) -> None:
         if gap_s < self.config.burst_s:
@@ -165,12 +186,24 @@ class GittinsPolicy(Policy):
             density = max(0, min(3, int(math.log2(max(history.density, 1 / 64))) + 2))
         return self.law.class_id((_FINISHES.get(finish, 0), returns, gap, answer, density))
 
+    def information_gain_bits(self, now_s: float) -> float | None:
+        """What the density tells of reuse beyond the features before it, per reuse; changes nothing."""
+        classes, reuse, exposure_s = self.law.evidence(now_s)
+        observed = [
+            n for n, features in enumerate(classes) if len(features) == _NUM_FEATURES and features[-1] >= 0
+        ]
+        coarser = [classes[n][:-1] for n in observed]
+        return information_gain_bits(
+            coarser, reuse[observed], exposure_s[observed], self.law.mean_span_tokens
+        )
+
     def refresh(self, now_s: float) -> None:
         """Make the curves of all classes from what is known at `now_s`."""
         mantissa, exponent = np.frexp(self.law.refresh(now_s))
         # Processors may differ in the last bits of an exponential; ranks must not.
         index = np.ldexp(np.round(mantissa * _GRID) / _GRID, exponent)
         self._curves = [Curve.of(values) for values in index.tolist()]
+        self._shared_curves.clear()
         self.curves_version += 1
         self._num_waiting = 0
 
@@ -178,16 +211,52 @@ class GittinsPolicy(Policy):
         """Set the time that ages are taken at."""
         self.now_s = now_s
 
-    def curve(self, reuse_class: int) -> Curve:
-        """Index per age bin of a class, per second; of all classes together for one that is newer than the curves."""
+    def chance_within(self, history: NodeHistory, seconds: float) -> float:
+        """1 - exp(-sum of the class's hazard over the time), on a grid that ranks share."""
+        hazards = self.law.hazards[history.reuse_class if history.reuse_class < len(self.law.hazards) else 0]
+        begin_s = max(self.now_s - history.last_use_s, 0.0)
+        end_s, expected_uses = begin_s + seconds, 0.0
+        for age_bin in range(bin_of(begin_s), NUM_BINS):
+            bin_end_s = float(EDGES_S[age_bin + 1]) if age_bin + 1 < NUM_BINS else math.inf
+            expected_uses += float(hazards[age_bin]) * (min(end_s, bin_end_s) - begin_s)
+            begin_s = bin_end_s
+            if begin_s >= end_s:
+                break
+        return round(-math.expm1(-expected_uses) * 1024) / 1024
+
+    def note_restore_share(self, share: float) -> None:
+        """What losing a backed-up leaf costs, of what losing another costs: 0 to 1. Steps of a quarter octave at least,
+        so that a small change does not reorder all leaves."""
+        mantissa, exponent = math.frexp(min(max(share, 2.0**-20), 1.0))
+        share = math.ldexp(round(8 * mantissa) / 8, exponent)
+        if share != self._restore_share:
+            self._restore_share = share
+            self._shared_curves.clear()
+            self.curves_version += 1
+
+    def curve_of(self, leaf: Leaf) -> tuple:
+        """The class; and, where a copy counts, whether there is one."""
+        if self.is_backed_up is None:
+            return (leaf.history.reuse_class,)
+        return (leaf.history.reuse_class, self.is_backed_up(leaf))
+
+    def curve(self, reuse_class: int, is_backed_up: bool = False) -> Curve:
+        """Index per age bin of a class, per second and cost of a restore; of all classes together for one that is newer
+        than the curves."""
         if self._ranks_as_lru:
             return _LRU
-        return self._curves[reuse_class if reuse_class < len(self._curves) else 0]
+        number = reuse_class if reuse_class < len(self._curves) else 0
+        if not is_backed_up or self._restore_share == 1:
+            return self._curves[number]
+        if number not in self._shared_curves:
+            values = [self._restore_share * value for value in self._curves[number].values]
+            self._shared_curves[number] = Curve.of(values)
+        return self._shared_curves[number]
 
     def key(self, leaf: Leaf) -> Key:
         """(index at the node's age, oldest use first)."""
         history = leaf.history
-        value = self.curve(history.reuse_class).values[bin_of(self.now_s - history.last_use_s)]
+        value = self.curve(*self.curve_of(leaf)).values[bin_of(self.now_s - history.last_use_s)]
         return (value, history.last_use_s, history.last_use_tick)
 
     def new_index(self, prefix_of: Callable[[Any], tuple]) -> ClassIndex:

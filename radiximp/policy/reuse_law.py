@@ -62,6 +62,8 @@ class ReuseLaw:
         self._span_class = np.zeros(max_spans, dtype=np.int32)
         self._span_open_s = np.zeros(max_spans)
         self._span_tokens = np.zeros(max_spans)
+        # [num_classes, num_bins] uses per second, as of the last refresh.
+        self.hazards = np.zeros((0, NUM_BINS))
         self.num_spans = 0
         self._opened_tokens = 0.0
         self._adopted_span_tokens = 1.0
@@ -177,7 +179,8 @@ class ReuseLaw:
         self._exposure_s *= scale
         self._rescaled_s = now_s
         exposure_s = self._exposure_s[: self.num_classes] + self._idle_exposure_s(now_s)
-        return gittins_index(self._smoothed(self._reuse[: self.num_classes], exposure_s))
+        self.hazards = self._smoothed(self._reuse[: self.num_classes], exposure_s)
+        return gittins_index(self.hazards)
 
     def _idle_exposure_s(self, now_s: float) -> np.ndarray:
         """Token-seconds in each bin of what is idle now."""

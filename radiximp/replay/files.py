@@ -29,13 +29,15 @@ def check_writable(path: Path) -> None:
 
 
 @contextmanager
-def staged(path: Path, is_durable: bool = True) -> Iterator[BinaryIO]:
+def staged(path: Path, is_durable: bool = True, mode: int | None = None) -> Iterator[BinaryIO]:
     """A file beside `path` to write; it takes the path's place when the block ends well, and goes when it does not.
 
-    is_durable: wait until the content is on the disk, which can take long.
+    is_durable: wait until the content is on the disk, which can take long. mode: its permissions; None = as they
+    were, or 0644.
     """
     path = path.resolve()  # a link stays, and what it names is replaced
-    mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o644
+    if mode is None:
+        mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o644
     descriptor, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with open(descriptor, "wb") as file:
@@ -50,10 +52,10 @@ def staged(path: Path, is_durable: bool = True) -> Iterator[BinaryIO]:
         raise
 
 
-def write_whole(path: Path, content: bytes, is_durable: bool = True) -> None:
+def write_whole(path: Path, content: bytes, is_durable: bool = True, mode: int | None = None) -> None:
     """The file appears with all its content or stays as it was. Raises FileError."""
     try:
-        with staged(path, is_durable) as file:
+        with staged(path, is_durable, mode) as file:
             file.write(content)
     except OSError as error:
         raise FileError(f"cannot write {path}: {error.strerror}") from error

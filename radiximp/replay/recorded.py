@@ -86,6 +86,7 @@ class _Replay:
             "walk": tree.walk,
             "commit": self._commit,
             "use": lambda *use: tree.use(*use),
+            "warm": tree.warm,
             "observe": tree.observe,
             "held": tree.note_held,
             "advance": lambda: tree.policy.advance(tree.now_s),

@@ -117,6 +117,12 @@ class RecordedTree(ReplayTree):
         )
         self._touch(path)
 
+    def warm(self, number: int, now_s: float) -> None:
+        """A pre-warm brought the path to a node."""
+        path = self.path_of(number)
+        self.policy.record_warm(self._sizes(path), now_s, self._use_tick)
+        self._touch(path)
+
     def observe(self, number: int, density: float, num_tokens: int, is_top: bool) -> None:
         """A query's attention was folded into a node."""
         node = self.node(number)

@@ -1,0 +1,1 @@
+"""What is worth having ready before a request asks for it, and the file that keeps it over restarts. Knows no server."""
