@@ -4,7 +4,7 @@
         job = client.prewarm([{"text": "You are a travel agent."}])
         print(client.wait_for(job["id"]))
 
-Every call returns the server's JSON object and raises `ApiError` for an answer of 400 or above, httpx.HTTPError where
+Every call returns the server's JSON object (`metrics` a text) and raises `ApiError` for an answer of 400 or above, httpx.HTTPError where
 there is none. Needs httpx (`pip install 'radiximp[client]'`).
 """
 
@@ -55,16 +55,34 @@ class Client:
         """The policy's statistics, per data-parallel rank."""
         return self._send("GET", "/radiximp/stats")
 
-    def hotspots(self, limit: int = 10) -> Any:
-        """The most used nodes, per data-parallel rank."""
-        return self._send("GET", "/radiximp/hotspots", params={"limit": limit})
+    def report(self) -> Any:
+        """Versions, the server's arguments without secrets, and the statistics."""
+        return self._send("GET", "/radiximp/report")
+
+    def metrics(self) -> Any:
+        """All of the server's metrics, the text that Prometheus reads."""
+        return self._send("GET", "/metrics/")
+
+    def hotspots(self, limit: int = 10, preview: bool = False) -> Any:
+        """The prefixes that many requests and sessions share, per data-parallel rank; preview: with their first words,
+        which needs the admin key."""
+        return self._send("GET", "/radiximp/hotspots", params={"limit": limit, "preview": preview})
+
+    def export_hotspots(self, limit: int = 64) -> Any:
+        """The same with their prompts, as the server's `hotspots_file` holds them; needs the server's admin key."""
+        return self._send("GET", "/radiximp/hotspots/export", params={"limit": limit})
+
+    def calibration(self) -> Any:
+        """What fetching and computing cost on the server, predicted and measured, per data-parallel rank."""
+        return self._send("GET", "/radiximp/calibration")
 
     def prewarm(
         self, prompts: Sequence[Prompt], *, retain_s: float | None = None, cache_salt: str | None = None,
-        extra_key: str | None = None,
+        extra_key: str | None = None, lora_path: str | None = None, tier: str | None = None,
     ) -> Any:  # fmt: skip
-        """Have prompts prefilled when the server is idle: {"id", "status_url"} at once."""
-        body = {"retain_s": retain_s, "cache_salt": cache_salt, "extra_key": extra_key}
+        """Have prompts prefilled when the server is idle: {"id", "status_url"} at once. tier: "device" or "host"."""
+        body = {"retain_s": retain_s, "tier": tier}
+        body |= {"cache_salt": cache_salt, "extra_key": extra_key, "lora_path": lora_path}
         return self._send("POST", "/radiximp/prewarm", json={"prompts": list(prompts), **_given(body)})
 
     def prewarm_state(self, job_id: str) -> Any:
@@ -84,12 +102,13 @@ class Client:
         return job
 
     def pin(
-        self, prompts: Sequence[Prompt], *, ttl_s: float | None = None, hard: bool = False,
-        cache_salt: str | None = None, extra_key: str | None = None,
+        self, prompts: Sequence[Prompt] | None = None, *, prewarm_id: str | None = None, ttl_s: float | None = None,
+        hard: bool = False, cache_salt: str | None = None, extra_key: str | None = None, lora_path: str | None = None,
     ) -> Any:  # fmt: skip
-        """Keep the prompts that are on the device: {"pin_id", "tokens_requested", "tokens_pinned", ...}."""
-        body = {"ttl_s": ttl_s, "hard": hard, "cache_salt": cache_salt, "extra_key": extra_key}
-        return self._send("POST", "/radiximp/pins", json={"prompts": list(prompts), **_given(body)})
+        """Keep the prompts, or those of a pre-warm job that is done: {"pin_id", "tokens_requested", "tokens_pinned", ...}."""
+        body = {"prompts": None if prompts is None else list(prompts), "prewarm_id": prewarm_id}
+        body |= {"cache_salt": cache_salt, "extra_key": extra_key, "lora_path": lora_path}
+        return self._send("POST", "/radiximp/pins", json=_given({**body, "ttl_s": ttl_s, "hard": hard}))
 
     def pins(self) -> Any:
         """All pins, per data-parallel rank."""
@@ -130,7 +149,8 @@ def _given(body: dict[str, Any]) -> dict[str, Any]:
 
 def _checked(response: httpx.Response) -> Any:
     if response.status_code < 400:
-        return response.json()
+        is_json = "json" in response.headers.get("Content-Type", "")
+        return response.json() if is_json else response.text
     try:
         said = response.json()
         message = str(said.get("detail") or said.get("message") or said)

@@ -16,9 +16,12 @@ COMMANDS = {
     "replay": "what would each policy have found in the cache, on a trace of your requests",
     "tune": "how much memory pays off on a trace of your requests, and is a setting worth changing",
     "breakeven": "from which context on is fetching cached KV faster than computing it again",
+    "calibrate": "what fetching and computing cost on a running server, predicted and measured",
     "prewarm": "have known prompts prefilled by a running server",
     "pins": "list, add or remove what a running server is asked to keep",
-    "hotspots": "the prefixes that most requests of a running server share",
+    "hotspots": "the prefixes that many sessions of a running server share, and their file",
+    "doctor": "is the policy on in every process of a running server, and what keeps it from doing its work",
+    "bundle": "write a bug report of a running server to a file, secrets removed",
     "model": "prepare the small default model and print its path",
 }
 

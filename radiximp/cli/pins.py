@@ -6,7 +6,13 @@ import argparse
 import json
 from pathlib import Path
 
-from radiximp.cli.server_options import add_namespace_arguments, add_server_arguments, connected, read_prompts
+from radiximp.cli.server_options import (
+    add_namespace_arguments,
+    add_server_arguments,
+    connected,
+    namespace_of,
+    read_prompts,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,13 +41,7 @@ def run(args: argparse.Namespace) -> int:
         if args.action == "list":
             answer = client.pins()
         elif args.action == "add":
-            answer = client.pin(
-                prompts,
-                ttl_s=args.ttl_s,
-                hard=args.hard,
-                cache_salt=args.cache_salt,
-                extra_key=args.extra_key,
-            )
+            answer = client.pin(prompts, ttl_s=args.ttl_s, hard=args.hard, **namespace_of(args))
         else:
             answer = client.unpin(args.pin_id)
     print(json.dumps(answer) if args.json else _text(args.action, answer))

@@ -8,10 +8,16 @@ import sys
 from pathlib import Path
 
 from radiximp.cli import CommandError
-from radiximp.cli.server_options import add_namespace_arguments, add_server_arguments, connected, read_prompts
+from radiximp.cli.server_options import (
+    add_namespace_arguments,
+    add_server_arguments,
+    connected,
+    namespace_of,
+    read_prompts,
+)
 
 # As many as the server takes in one call.
-_PROMPTS_PER_JOB = 256
+PROMPTS_PER_JOB = 256
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,6 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--retain-s", type=float, metavar="S", help="pin them softly: kept S seconds after their last use"
     )
+    parser.add_argument(
+        "--tier", choices=("device", "host"), help="host: backed up there, and first to go from the device"
+    )
     add_namespace_arguments(parser)
     add_server_arguments(parser)
 
@@ -32,8 +41,10 @@ def run(args: argparse.Namespace) -> int:
     prompts = read_prompts(args.file)
     results: list[dict] = []
     with connected(args) as client:
-        for begin in range(0, len(prompts), _PROMPTS_PER_JOB):
-            results += _run_job(client, args, prompts[begin : begin + _PROMPTS_PER_JOB], begin, len(prompts))
+        for begin in range(0, len(prompts), PROMPTS_PER_JOB):
+            job = prompts[begin : begin + PROMPTS_PER_JOB]
+            options = {"retain_s": args.retain_s, "tier": args.tier, **namespace_of(args)}
+            results += run_job(client, job, options, begin, len(prompts))
     failed = [(number, result["error"]) for number, result in enumerate(results, 1) if result["error"]]
     if args.json:
         print(json.dumps(results))
@@ -52,13 +63,15 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _run_job(client, args: argparse.Namespace, prompts: list[dict], begin: int, total: int) -> list[dict]:
+def run_job(client, prompts: list[dict], options: dict, begin: int, total: int) -> list[dict]:
+    """What became of each prompt; a bar shows how many of `total` are done, `begin` of them before this call.
+
+    options: of `Client.prewarm`.
+    """
     from rich.console import Console
     from rich.progress import Progress
 
-    job = client.prewarm(
-        prompts, retain_s=args.retain_s, cache_salt=args.cache_salt, extra_key=args.extra_key
-    )
+    job = client.prewarm(prompts, **options)
     try:
         with Progress(console=Console(file=sys.stderr), transient=True) as progress:
             bar = progress.add_task("prompts", total=total)

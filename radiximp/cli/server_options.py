@@ -30,6 +30,12 @@ def add_namespace_arguments(parser: argparse.ArgumentParser) -> None:
     """Whose prompts they are."""
     parser.add_argument("--cache-salt", help="the tenant's salt, as its requests carry it")
     parser.add_argument("--extra-key", help="the tenant's extra_key")
+    parser.add_argument("--lora-path", help="the adapter, by the name that requests give")
+
+
+def namespace_of(args: argparse.Namespace) -> dict[str, str | None]:
+    """As the client's calls take it."""
+    return {"cache_salt": args.cache_salt, "extra_key": args.extra_key, "lora_path": args.lora_path}
 
 
 @contextmanager

@@ -6,16 +6,19 @@ requests, in a field that it does not use (`rid`); the reply comes back in the i
 
 from __future__ import annotations
 
+import asyncio
 import json
-from array import array
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from sglang.srt.managers.io_struct import GetInternalStateReq
-from sglang.srt.mem_cache.radix_cache import RadixKey
 
+from radiximp.serving import tiers
 from radiximp.serving.namespaces import joined
 
 if TYPE_CHECKING:
+    from sglang.srt.mem_cache.radix_cache import RadixKey
+
     from radiximp.serving.tree_core import ImportanceTreeCore
 
 _PREFIX = "radiximp:"
@@ -29,32 +32,32 @@ async def send(tokenizer_manager, name: str, **arguments: Any) -> list[dict]:
     """Ask every data-parallel rank; their replies in order of rank. Raises NotActive."""
     tokenizer_manager.auto_create_handle_loop()
     request = GetInternalStateReq(rid=_PREFIX + json.dumps({"name": name, **arguments}))
-    states = [
-        reply.internal_state for reply in await tokenizer_manager.get_internal_state_communicator(request)
-    ]
+    # A caller that gives up must not leave its reply to the next one, so the exchange goes on without it.
+    replies = await asyncio.shield(tokenizer_manager.get_internal_state_communicator(request))
+    states = [reply.internal_state for reply in replies]
     missing = [rank for rank, state in enumerate(states) if "radiximp" not in state]
     if missing:
         raise NotActive(f"radiximp is not active in the scheduler of data-parallel ranks {missing}")
     return sorted((state["radiximp"] for state in states), key=lambda reply: reply["dp_rank"])
 
 
-def answer(core: ImportanceTreeCore, rid: str | None) -> dict:
-    """The reply of this rank's tree to what `send` sent; the statistics where it was somebody else."""
+def answer(core: ImportanceTreeCore, rid: str | None, is_idle: Callable[[], bool]) -> dict:
+    """The reply of this rank's tree to what `send` sent; the statistics where it was somebody else.
+
+    is_idle: whether nothing runs, waits or is copied, the same on every rank at this step.
+    """
     if not (rid or "").startswith(_PREFIX):
         return core.stats()
     command = json.loads(rid[len(_PREFIX) :])
+    if command["name"] == "load_back":
+        return _load_back(core, command["now_s"], is_idle())
     return _COMMANDS[command.pop("name")](core, **command)
 
 
 def key_of(core: ImportanceTreeCore, prompt: dict) -> RadixKey:
-    """A prompt as the tree knows it: {"input_ids", "extra_key", "cache_salt"}."""
-    key = RadixKey(
-        array("q", prompt["input_ids"]),
-        joined(prompt["extra_key"], None),
-        is_bigram=core.is_eagle,
-        cache_salt=prompt["cache_salt"],
-    )
-    return key.page_aligned(core.page_size)
+    """A prompt as the tree knows it: {"input_ids", "extra_key", "cache_salt", "lora_id"}."""
+    extra_key = joined(prompt["extra_key"], prompt["lora_id"])
+    return core.key_in(extra_key, prompt["cache_salt"], prompt["input_ids"])
 
 
 def _pin(core, prompts: list[dict], pin_id: str, ttl_s: float | None, hard: bool, now_s: float) -> dict:
@@ -74,18 +77,42 @@ def _pins(core, pin_id: str | None = None) -> dict:
     return {"pins": core.pin_book.describe(pin_id)}
 
 
-def _hotspots(core, limit: int) -> dict:
-    return {"hotspots": core.hotspots(limit)}
+def _hotspots(core, limit: int, preview_tokens: int = 0) -> dict:
+    return {"hotspots": core.hotspots(limit, preview_tokens)}
+
+
+def _hotspot_prompts(core, limit: int, max_tokens: int) -> dict:
+    return {"prompts": core.hotspot_prompts(limit, max_tokens)}
+
+
+def _load_back(core, now_s: float, is_idle: bool) -> dict:
+    # On an idle server no request moves the clock, and what is expected soon depends on it.
+    if is_idle:
+        core.observe_arrival(now_s)
+    return core.load_back.step(is_idle)
 
 
 def _tiers(core, prompts: list[dict]) -> dict:
-    """Tokens of each prompt on the device, and only on the host."""
-    found = []
-    for prompt in prompts:
-        nodes = core.describe(key_of(core, prompt))
-        device = sum(node["tokens"] for node in nodes if node["is_on_device"])
-        found.append({"device": device, "host": sum(node["tokens"] for node in nodes) - device})
-    return {"tiers": found}
+    """Tokens of each prompt on the device, only on the host, and with a copy on the host."""
+    return {"tiers": [tiers.tokens_by_tier(core, key_of(core, prompt)) for prompt in prompts]}
+
+
+def _to_host(core, prompts: list[dict]) -> dict:
+    """Back each prompt up to the host and let its device copy go first."""
+    try:
+        return {"marked": [tiers.move_to_host(core, key_of(core, prompt)) for prompt in prompts]}
+    except tiers.NoHostTier as error:
+        return {"error": str(error)}
+
+
+def _calibration(core) -> dict:
+    """What transfers and prefills cost, predicted and measured; why nothing is known, where nothing is measured."""
+    fetch = core.fetch_costs
+    return {
+        "calibration": {"mode": "stock", "reason": "fetch_decision is stock"}
+        if fetch is None
+        else fetch.describe()
+    }
 
 
 _COMMANDS = {
@@ -94,5 +121,8 @@ _COMMANDS = {
     "unpin": _unpin,
     "pins": _pins,
     "hotspots": _hotspots,
+    "hotspot_prompts": _hotspot_prompts,
     "tiers": _tiers,
+    "to_host": _to_host,
+    "calibration": _calibration,
 }

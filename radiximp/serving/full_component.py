@@ -27,7 +27,8 @@ class IndexedFullComponent(FullComponent):
         leaves = self.tree_core.evictable_host_leaves
         self.tree_core.settle()
         while tracker[self.component_type] < num_tokens:
-            victim = leaves.first()
+            with self.tree_core.tally.timing("choose"):
+                victim = leaves.first()
             if victim is None:
                 return
             self.tree_core.note_victim(victim, "host")

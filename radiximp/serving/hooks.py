@@ -9,7 +9,10 @@ from sglang.srt.environ import envs
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 from sglang.srt.runtime_context import get_server_args
 
-from radiximp.serving import attention_tap, launch, namespaces, requests
+from radiximp.serving import attention_tap, background, hints, launch, namespaces, requests
+from radiximp.serving.fetch_hooks import fetch_hooks, stream_of
+from radiximp.serving.load_back import consumer_of
+from radiximp.serving.metrics import jobs, reporting
 from radiximp.serving.strategy import POLICY_NAME
 from radiximp.serving.tree_core_backend import is_ours, with_tree_core
 
@@ -18,14 +21,18 @@ def register_hooks() -> None:
     """Register all hooks; SGLang applies them right after the plugins have run."""
     cache = "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache"
     scheduler = "sglang.srt.managers.scheduler.Scheduler"
+    manager = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
     checker = "sglang.srt.managers.scheduler_components.invariant_checker.SchedulerInvariantChecker"
     weights = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
     runner = "sglang.srt.model_executor.model_runner.ModelRunner"
+    tokenizer = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
+    streamer = "sglang.srt.managers.scheduler_components.output_streamer.SchedulerOutputStreamer"
     time_stats = "sglang.srt.observability.req_time_stats.ReqTimeStatsBase"
     for target, hook, kind in (
         (f"{cache}.__init__", _choose_tree_core, HookType.BEFORE),
         (f"{cache}.evict_for_alloc", _state_shortfall, HookType.AROUND),
         (f"{cache}.checkpoint_into_tree", _name_request, HookType.AROUND),
+        (f"{cache}.ready_to_load_host_cache", _wait_for_load_back, HookType.AFTER),
         ("sglang.srt.mem_cache.registry.create_tree_cache", _check_tree_cache, HookType.AFTER),
         ("sglang.srt.server_args.prepare_server_args", launch.check_command_line, HookType.AFTER),
         ("sglang.srt.server_args.ServerArgs.resolve_once", launch.check_server_args, HookType.BEFORE),
@@ -35,11 +42,19 @@ def register_hooks() -> None:
         (f"{scheduler}.run_batch", _watch_prompts, HookType.BEFORE),
         (f"{scheduler}.run_batch", _watch_decode_steps, HookType.AFTER),
         (f"{scheduler}.process_batch_result", _harvest, HookType.AFTER),
+        (f"{manager}._init_req_state", _check_hints, HookType.BEFORE),
         (f"{scheduler}.handle_generate_request", requests.receive_arrival, HookType.BEFORE),
         (f"{scheduler}.handle_embedding_request", requests.receive_arrival, HookType.BEFORE),
         (f"{weights}.flush_cache_after_weight_update", _forget, HookType.BEFORE),
         (f"{checker}._check_tree_cache", _check_full_attention_tree, HookType.AFTER),
         (f"{scheduler}.get_internal_state", requests.add_reply, HookType.AFTER),
+        (f"{streamer}.get_cached_tokens_details", requests.complete_details, HookType.AROUND),
+        (f"{scheduler}.init_metrics_reporter", reporting.start, HookType.AFTER),
+        (f"{scheduler}.process_batch_result", reporting.after_batch, HookType.AFTER),
+        (f"{tokenizer}.init_metric_collector_watchdog", jobs.start, HookType.AFTER),
+        (f"{scheduler}.on_idle", reporting.when_idle, HookType.AFTER),
+        (f"{manager}.sigterm_watchdog", background.save_before_exit, HookType.AROUND),
+        *fetch_hooks(),
     ):
         HookRegistry.register(target, hook, kind)
 
@@ -64,12 +79,19 @@ def _state_shortfall(evict_for_alloc, cache, params, **kwargs):
         core.shortfall_tokens = 0
 
 
-def _name_request(checkpoint_into_tree, cache, req, **kwargs):
+def _name_request(checkpoint_into_tree, cache, req, *, up_to, **kwargs):
     uses = getattr(cache.tree_core, "uses", None)
     if uses is None:
-        return checkpoint_into_tree(cache, req, **kwargs)
+        return checkpoint_into_tree(cache, req, up_to=up_to, **kwargs)
     with uses.on_behalf_of(req):
-        return checkpoint_into_tree(cache, req, **kwargs)
+        result = checkpoint_into_tree(cache, req, up_to=up_to, **kwargs)
+    cache.tree_core.hints.apply(req, up_to)
+    requests.note_end(cache.tree_core, req)
+    return result
+
+
+def _wait_for_load_back(index, cache):
+    return index if getattr(cache.tree_core, "load_back", None) is None else consumer_of(index, cache)
 
 
 def _tap_attention(result, runner, *args, **kwargs) -> None:
@@ -80,17 +102,12 @@ def _tap_attention(result, runner, *args, **kwargs) -> None:
 
 def _watch_prompts(scheduler, batch, *args, **kwargs) -> None:
     if attention_tap.current is not None:
-        attention_tap.current.begin(batch, _stream_of(scheduler))
-
-
-def _stream_of(scheduler):
-    # Where `run_batch` launches the forward pass.
-    return scheduler.forward_stream if scheduler.enable_overlap else scheduler.schedule_stream
+        attention_tap.current.begin(batch, stream_of(scheduler))
 
 
 def _watch_decode_steps(result, scheduler, batch, *args, **kwargs) -> None:
     if attention_tap.current is not None:
-        attention_tap.current.launched(batch, _stream_of(scheduler))
+        attention_tap.current.launched(batch, stream_of(scheduler))
 
 
 def _harvest(result, scheduler, batch, *args, **kwargs) -> None:
@@ -99,6 +116,15 @@ def _harvest(result, scheduler, batch, *args, **kwargs) -> None:
         from radiximp.serving.attention_tap.harvest import harvest
 
         harvest(scheduler.tree_cache.tree_core, attention_tap.current, batch.reqs)
+    core = getattr(scheduler.tree_cache, "tree_core", None)
+    if hasattr(core, "hints"):
+        core.hints.run_prefetches()
+
+
+def _check_hints(tokenizer_manager, obj, *args, **kwargs) -> None:
+    # The request is normalised by now and has not begun.
+    if launch.is_ours(tokenizer_manager.server_args):
+        hints.check(tokenizer_manager, obj)
 
 
 def _forget(updater, *args, **kwargs) -> None:
@@ -117,6 +143,7 @@ def _check_full_attention_tree(result, checker) -> None:
 
 
 def _check_tree_cache(cache, ctx) -> None:
+    from radiximp.serving import fetch_costs
     from radiximp.serving.tree_core import ImportanceTreeCore
 
     if ctx.params.eviction_policy.lower() != POLICY_NAME:
@@ -130,4 +157,6 @@ def _check_tree_cache(cache, ctx) -> None:
     controller = cache.cache_controller
     host_tokens = 0 if controller is None else controller.mem_pool_host.size
     layers = () if attention_tap.current is None else attention_tap.current.layer_ids
+    core.start_load_back(cache)
     core.start_serving(get_server_args().tool_call_parser, host_tokens, layers)
+    fetch_costs.install(cache)

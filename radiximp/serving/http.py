@@ -6,20 +6,29 @@ where only that is, and nothing otherwise.
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from functools import cache
+from typing import Annotated
 
-from fastapi import HTTPException, Request
-from fastapi.responses import JSONResponse
+from fastapi import HTTPException, Query, Request
+from fastapi.responses import Response
 from sglang.srt.entrypoints import http_server
-from sglang.srt.utils.auth import AuthLevel, auth_level
+from sglang.srt.utils import build_server_info
+from sglang.srt.utils.auth import AuthLevel, auth_level, decide_request_auth
+from sglang.srt.utils.msgspec_utils import msgspec_to_builtins
 
-from radiximp.serving import commands
-from radiximp.serving.prewarm import RETRY_AFTER_S, Prewarmer, QueueFull
-from radiximp.serving.prompts import PinForm, PrewarmForm, PromptError, Prompts, tokenized
+from radiximp.prewarm import manifest
+from radiximp.redaction import redacted
+from radiximp.serving import background, commands, hotspots_file
+from radiximp.serving.bodies import BoundedRoute, too_many
+from radiximp.serving.prewarm import NotKept, Prewarmer, QueueFull
+from radiximp.serving.prompts import PinForm, PrewarmForm, PromptError, Prompts, as_keys, tokenized
+from radiximp.versions import installed_versions
 
 _MAX_HOTSPOTS = 1000
+_PREVIEW_TOKENS = 48
 
 
 def add_routes() -> None:
@@ -29,7 +38,10 @@ def add_routes() -> None:
         return
     for method, path, endpoint, status in (
         ("GET", "/radiximp/stats", stats, 200),
+        ("GET", "/radiximp/report", report, 200),
         ("GET", "/radiximp/hotspots", hotspots, 200),
+        ("GET", "/radiximp/hotspots/export", export_hotspots, 200),
+        ("GET", "/radiximp/calibration", calibration, 200),
         ("POST", "/radiximp/pins", add_pin, 201),
         ("GET", "/radiximp/pins", list_pins, 200),
         ("GET", "/radiximp/pins/{pin_id}", get_pin, 200),
@@ -38,9 +50,15 @@ def add_routes() -> None:
         ("GET", "/radiximp/prewarm/{job_id}", get_prewarm, 200),
         ("DELETE", "/radiximp/prewarm/{job_id}", cancel_prewarm, 200),
     ):
-        app.add_api_route(
-            path, auth_level(AuthLevel.ADMIN_OPTIONAL)(endpoint), methods=[method], status_code=status
+        app.router.add_api_route(
+            path,
+            auth_level(AuthLevel.ADMIN_OPTIONAL)(endpoint),
+            methods=[method],
+            status_code=status,
+            route_class_override=BoundedRoute,
         )
+
+    background.run_with(app, _prewarmer)
 
 
 def _manager():
@@ -59,7 +77,7 @@ async def _send(name: str, **arguments) -> list[dict]:
         raise HTTPException(500, str(error)) from None
 
 
-async def _prompts(request: Request, body: Prompts) -> list[dict]:
+async def _prompts(request: Request, body: Prompts | PinForm) -> list[dict]:
     try:
         return await tokenized(http_server.get_global_state(), request.app.state.openai_serving_chat, body)
     except PromptError as error:
@@ -68,20 +86,80 @@ async def _prompts(request: Request, body: Prompts) -> list[dict]:
 
 async def stats() -> dict:
     """The policy's statistics, per data-parallel rank."""
-    return {"ranks": await _send("stats")}
+    return {"ranks": await _send("stats"), "prewarm": _prewarmer().stats()}
 
 
-async def hotspots(limit: int = 10) -> dict:
-    """The most used nodes, per data-parallel rank: tokens, tier, importance, queries, sessions, seconds since the last use."""
-    if not 1 <= limit <= _MAX_HOTSPOTS:
-        raise HTTPException(400, f"limit: expected 1 to {_MAX_HOTSPOTS}, got {limit}")
-    return {"ranks": await _send("hotspots", limit=limit)}
+async def hotspots(
+    request: Request, limit: Annotated[int, Query(ge=1, le=_MAX_HOTSPOTS)] = 10, preview: bool = False
+) -> dict:
+    """Prefixes that many requests and sessions share, per data-parallel rank: tokens, tier, importance, queries, sessions, age.
+
+    preview: the first words of each, which are other people's: only with the admin key.
+    """
+    if not preview:
+        return {"ranks": await _send("hotspots", limit=limit), "fingerprint": await _fingerprint()}
+    _require_admin(request)
+    ranks = await _send("hotspots", limit=limit, preview_tokens=_PREVIEW_TOKENS)
+    tokenizer = _manager().tokenizer
+    for row in (row for reply in ranks for row in reply["hotspots"]):
+        ids = row.pop("preview_ids")
+        row["preview"] = None if tokenizer is None else tokenizer.decode(ids)
+    return {"ranks": ranks, "fingerprint": await _fingerprint()}
+
+
+async def _fingerprint() -> dict:
+    return await asyncio.to_thread(hotspots_file.fingerprint_of, _manager())
+
+
+def _require_admin(request: Request) -> None:
+    """As SGLang's level ADMIN_FORCE, which would put its check before every other call too: 403 where no admin key is set."""
+    args = _manager().server_args
+    decision = decide_request_auth(
+        method=request.method,
+        path=request.url.path,
+        authorization_header=request.headers.get("Authorization"),
+        api_key=args.api_key,
+        admin_api_key=args.admin_api_key,
+        auth_level=AuthLevel.ADMIN_FORCE,
+    )
+    if not decision.allowed:
+        message = "this shows other people's prompts; it needs --admin-api-key and that key"
+        raise HTTPException(decision.error_status_code, message)
+
+
+async def report() -> dict:
+    """What `radiximp doctor` and `radiximp bundle` look at: versions, the server's arguments without secrets, statistics."""
+    state = http_server.get_global_state()
+    answer = {
+        "versions": installed_versions(),
+        "server_args": build_server_info(state.tokenizer_manager.server_args, state.scheduler_info),
+        "ranks": await _send("stats"),
+    }
+    return redacted(msgspec_to_builtins(answer))
+
+
+async def export_hotspots(
+    request: Request,
+    limit: Annotated[int, Query(ge=1, le=hotspots_file.MAX_ENTRIES)] = hotspots_file.MAX_ENTRIES,
+) -> Response:
+    """The hotspots with their prompts, as `hotspots_file` holds them; other people's prompts: only with the admin key."""
+    _require_admin(request)
+    try:
+        entries = await hotspots_file.ask(_manager(), limit)
+    except commands.NotActive as error:
+        raise HTTPException(500, str(error)) from None
+    return Response(manifest.dump(entries, await _fingerprint()), media_type="application/json")
+
+
+async def calibration() -> dict:
+    """What fetching and computing cost here, predicted and measured, per data-parallel rank."""
+    return {"ranks": await _send("calibration")}
 
 
 async def add_pin(request: Request, body: PinForm) -> dict:
     """Keep prompts: soft pins are prolonged by use, hard ones end at a fixed time; both within the budget."""
     pin_id = uuid.uuid4().hex
-    prompts = await _prompts(request, body)
+    prompts = await _pinned_prompts(request, body)
     now_s = time.time()
     order = {"prompts": prompts, "pin_id": pin_id, "ttl_s": body.ttl_s, "hard": body.hard}
     ranks = await _send("pin", **order, now_s=now_s)
@@ -91,6 +169,21 @@ async def add_pin(request: Request, body: PinForm) -> dict:
             raise HTTPException(409, reply["error"])
     expires_at = None if body.ttl_s is None else now_s + body.ttl_s
     return {"pin_id": pin_id, **_totals(ranks), "expires_at": expires_at, "ranks": ranks}
+
+
+async def _pinned_prompts(request: Request, body: PinForm) -> list[dict]:
+    """As the trees know them: those of the call, or of the pre-warm job that it names."""
+    try:
+        if body.prewarm_id is None:
+            return as_keys(_manager(), await _prompts(request, body))
+        job = _prewarmer().get(body.prewarm_id)
+        if job is None:
+            raise HTTPException(404, f"no pre-warm job {body.prewarm_id!r}")
+        return as_keys(_manager(), _prewarmer().prompts_of(job))
+    except NotKept as error:
+        raise HTTPException(409, str(error)) from None
+    except PromptError as error:
+        raise HTTPException(400, str(error)) from None
 
 
 def _totals(ranks: list[dict]) -> dict:
@@ -125,16 +218,15 @@ async def remove_pin(pin_id: str) -> dict:
 
 async def prewarm(request: Request, body: PrewarmForm):
     """Prefill prompts behind users' requests; answers at once with where to ask how far it is."""
-    prompts = await _prompts(request, body)
-    try:
-        job = _prewarmer().submit(prompts, body.retain_s)
-    except QueueFull as error:
-        # SGLang's handler of HTTPException would drop the header.
-        return JSONResponse(
-            {"object": "error", "message": str(error), "code": 429},
-            429,
-            headers={"Retry-After": str(RETRY_AFTER_S)},
+    if body.tier == "host" and not _manager().server_args.enable_hierarchical_cache:
+        raise HTTPException(
+            400, "tier: host needs a server with a host tier; start it with --enable-hierarchical-cache"
         )
+    try:
+        _prewarmer().check_room()  # before anything is tokenised
+        job = _prewarmer().submit(await _prompts(request, body), body.retain_s, body.tier)
+    except QueueFull as error:
+        return too_many(str(error))
     return {"id": job.job_id, "status_url": f"/radiximp/prewarm/{job.job_id}"}
 
 

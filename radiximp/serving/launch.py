@@ -23,10 +23,12 @@ def check_server_args(server_args) -> None:
     try:
         settings = PolicyConfig.from_mapping(config)
         _check_law_path(settings.law_path, server_args)
-        if settings.record_path:
-            check_writable(Path(settings.record_path))
-    except FileError as error:
-        raise ConfigError(f"--radix-eviction-policy-config: record_path: {error}") from None
+        for key in ("record_path", "hotspots_file"):
+            _check_path(key, getattr(settings, key))
+        if settings.load_back:
+            _check_host_tier("load_back", server_args)
+        if settings.fetch_decision != "stock":
+            _check_host_tier("fetch_decision", server_args)
     except ConfigError as error:
         raise ConfigError(f"--radix-eviction-policy-config: {error}") from None
     if server_args.disable_radix_cache:
@@ -50,6 +52,24 @@ def check_server_args(server_args) -> None:
         from radiximp.serving.http import add_routes
 
         add_routes()
+
+
+def _check_path(key: str, path: str) -> None:
+    try:
+        if path:
+            check_writable(Path(path))
+    except FileError as error:
+        raise ConfigError(f"{key}: {error}") from None
+
+
+def _check_host_tier(key: str, server_args) -> None:
+    """What moves KV from the host has its say where requests are admitted, on every rank alike."""
+    if not getattr(server_args, "enable_hierarchical_cache", False):
+        raise ConfigError(f"{key}: needs a host tier; add --enable-hierarchical-cache")
+    if (getattr(server_args, "pp_size", 1) or 1) > 1:
+        raise ConfigError(f"{key}: not with --pp-size above 1, whose stages would have to decide alike")
+    if getattr(server_args, "disaggregation_mode", "null") != "null":
+        raise ConfigError(f"{key}: not with --disaggregation-mode, which admits requests in its own way")
 
 
 def _check_law_path(law_path: str, server_args) -> None:

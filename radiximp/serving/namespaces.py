@@ -30,6 +30,18 @@ def joined(extra_key: str | None, lora_id: str | None) -> str | None:
     return extra_key
 
 
+def parted(key: str | None) -> tuple[str | None, str | None]:
+    """The (extra_key, lora_id) that `joined` made a key of."""
+    if key is None or not key.startswith("\x00"):
+        return key, None
+    if key.startswith(_PLAIN):
+        return key[len(_PLAIN) :], None
+    length, _, rest = key[len(_LORA) :].partition(":")
+    if length == "-":
+        return None, rest
+    return rest[: int(length)], rest[int(length) :]
+
+
 def separate_lora(result, req, *args, extra_key=None, lora_id=None, **kwargs) -> None:
     """After `Req.__init__`: replace the concatenation by the injective key."""
     if _is_active:

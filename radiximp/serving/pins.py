@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from radiximp.serving.tree_core import ImportanceTreeCore
 
 MAX_PINS = 10_000
+# Of all prompts together, held or not: a pin keeps its prompt's tokens.
+MAX_PIN_TOKENS = 1 << 22
+# Of them by requests' own hints.
+MAX_HINTS = 1_000
+_HINT = "hint"
 
 
 @dataclass(eq=False)
@@ -31,6 +36,15 @@ class NamedPin:
     key: RadixKey
     pin: Pin
     is_hard: bool
+
+    @property
+    def is_hint(self) -> bool:
+        """Whether a request asked for it, and no operator."""
+        return self.pin_id == _HINT
+
+
+def _last_use_s(named: NamedPin) -> float:
+    return named.pin.last_use_s
 
 
 class PinBook:
@@ -52,27 +66,49 @@ class PinBook:
         self._settle()
         if len(self._pins) + len(keys) > MAX_PINS:
             raise ValueError(f"at most {MAX_PINS} prompts can be pinned, {len(self._pins)} are; remove some")
+        num_tokens = sum(len(named.key) for named in self._pins) + sum(map(len, keys))
+        if num_tokens > MAX_PIN_TOKENS:
+            raise ValueError(
+                f"at most {MAX_PIN_TOKENS} tokens can be named by pins, {num_tokens} would be; remove some"
+            )
         now_s = self._core.clock.now_s()
         expires_s = math.inf if ttl_s is None else now_s + ttl_s
         added = []
         for number, key in enumerate(keys):
             pin = Pin(expires_s, None if is_hard else ttl_s, last_use_s=now_s)
-            named = NamedPin(pin_id, number, key, pin, is_hard)
-            self._make_room(key)
-            self._core.place_pin(key, pin)
-            self._pins.append(named)
-            added.append(named)
+            added.append(self._place(NamedPin(pin_id, number, key, pin, is_hard)))
         return [self._describe(named) for named in added]
 
-    def _make_room(self, key: RadixKey) -> None:
-        """Displace the coldest soft pins until the prefix fits; none for one that cannot fit."""
+    def hint(self, key: RadixKey, ttl_s: float) -> int:
+        """A request's own soft pin: it displaces other requests' only; returns the tokens that it lies on."""
+        self._settle()
+        hints = sorted((named for named in self._pins if named.is_hint), key=_last_use_s)
+        if len(hints) >= MAX_HINTS:
+            self._drop(hints[0])
+        if len(self._pins) >= MAX_PINS:
+            return 0
+        now_s = self._core.clock.now_s()
+        named = self._place(
+            NamedPin(_HINT, 0, key, Pin(now_s + ttl_s, ttl_s, last_use_s=now_s), is_hard=False)
+        )
+        num_tokens = self._core.tokens_under(key, named.pin)
+        if not num_tokens:
+            self._drop(named)
+        return num_tokens
+
+    def _place(self, named: NamedPin) -> NamedPin:
+        self._make_room(named.key, for_hint=named.is_hint)
+        self._core.place_pin(named.key, named.pin)
+        self._pins.append(named)
+        return named
+
+    def _make_room(self, key: RadixKey, for_hint: bool) -> None:
+        """Displace the coldest soft pins, hints before operators', until the prefix fits; none for one that cannot fit."""
         core = self._core
         if core.unpinned_device_tokens(key) > core.pin_budget_tokens:
             return
-        soft = sorted(
-            (named for named in self._pins if not named.is_hard), key=lambda named: named.pin.last_use_s
-        )
-        for named in soft:
+        soft = [named for named in self._pins if named.is_hint or not (named.is_hard or for_hint)]
+        for named in sorted(soft, key=lambda named: (not named.is_hint, _last_use_s(named))):
             if core.pinned_tokens + core.unpinned_device_tokens(key) <= core.pin_budget_tokens:
                 return
             self._drop(named)
@@ -93,6 +129,11 @@ class PinBook:
         """A call's pins, or all: oldest first, what each holds now and how long it lasts."""
         self._settle()
         return [self._describe(named) for named in self._of(pin_id)]
+
+    def num_pins(self) -> int:
+        """Prompts under a pin that has not expired; changes nothing."""
+        now_s = self._core.clock.now_s()
+        return sum(named.pin.expires_s > now_s for named in self._pins)
 
     def _of(self, pin_id: str | None) -> list[NamedPin]:
         return [named for named in self._pins if pin_id is None or named.pin_id == pin_id]

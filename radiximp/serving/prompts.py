@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import json
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 MAX_PROMPTS = 256
+# No tokenizer gives fewer tokens than this: a longer text is refused before it is read, which would take seconds.
+_MAX_CHARACTERS_PER_TOKEN = 32
 # Of one call: a scheduler reads them between two batches.
 MAX_TOKENS = 1 << 18
 _MAX_KEY_CHARACTERS = 512
@@ -37,38 +40,63 @@ class Prompt(Form):
         return self
 
 
-class Prompts(Form):
+class Namespace(Form):
+    """Whose prompts: SGLang keeps the KV of each of these apart. lora_path: an adapter by name, as requests give it."""
+
+    cache_salt: str | None = Field(None, max_length=_MAX_KEY_CHARACTERS)
+    extra_key: str | None = Field(None, max_length=_MAX_KEY_CHARACTERS)
+    lora_path: str | None = Field(None, min_length=1, max_length=_MAX_KEY_CHARACTERS)
+
+
+class Prompts(Namespace):
     """Prompts of one tenant."""
 
     prompts: list[Prompt] = Field(min_length=1, max_length=MAX_PROMPTS)
-    cache_salt: str | None = Field(None, max_length=_MAX_KEY_CHARACTERS)
-    extra_key: str | None = Field(None, max_length=_MAX_KEY_CHARACTERS)
 
 
-class PinForm(Prompts):
-    """`POST /radiximp/pins`."""
+class PinForm(Namespace):
+    """`POST /radiximp/pins`: prompts, or those of a pre-warm job, which has its own namespace."""
+
+    prompts: list[Prompt] | None = Field(None, min_length=1, max_length=MAX_PROMPTS)
+    prewarm_id: str | None = Field(None, min_length=1, max_length=_MAX_KEY_CHARACTERS)
 
     ttl_s: float | None = Field(None, gt=0, le=1e9, allow_inf_nan=False)
     hard: bool = False
+
+    @model_validator(mode="after")
+    def _one_source(self) -> PinForm:
+        if (self.prompts is None) == (self.prewarm_id is None):
+            raise ValueError("expected either prompts or prewarm_id")
+        if self.prewarm_id is not None and (self.cache_salt or self.extra_key or self.lora_path):
+            raise ValueError("prewarm_id brings its own cache_salt, extra_key and lora_path; leave them out")
+        return self
 
 
 class PrewarmForm(Prompts):
     """`POST /radiximp/prewarm`."""
 
+    tier: Literal["device", "host"] = "device"
     retain_s: float | None = Field(None, gt=0, le=1e9, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _retained_on_the_device(self) -> PrewarmForm:
+        if self.tier == "host" and self.retain_s is not None:
+            raise ValueError("retain_s keeps a prompt on the device; leave it out with tier host")
+        return self
 
 
 class PromptError(ValueError):
     """A prompt that this model cannot have; the message names it and says what was expected."""
 
 
-async def tokenized(state, chat, body: Prompts) -> list[dict]:
-    """{"input_ids", "extra_key", "cache_salt"} of each prompt, as the server's own requests would carry them.
+async def tokenized(state, chat, body: Prompts | PinForm) -> list[dict]:
+    """{"input_ids", "extra_key", "cache_salt", "lora_path"} of each prompt, as the server's own requests would carry them.
 
     state: SGLang's global state; chat: its handler of chat completions, whose template `messages` go through. Raises
     PromptError.
     """
     manager = state.tokenizer_manager
+    lora_id_of(manager, body.lora_path)
     found: list[dict] = []
     num_tokens = 0
     for number, prompt in enumerate(body.prompts):
@@ -89,6 +117,7 @@ async def tokenized(state, chat, body: Prompts) -> list[dict]:
                 "input_ids": list(ids),
                 "extra_key": body.extra_key or None,
                 "cache_salt": body.cache_salt or None,
+                "lora_path": body.lora_path,
             }
         )
         num_tokens += len(ids)
@@ -99,10 +128,43 @@ async def tokenized(state, chat, body: Prompts) -> list[dict]:
     return found
 
 
+def lora_id_of(manager, lora_path: str | None) -> str | None:
+    """The id that the adapter's KV is kept under now. Raises PromptError for one that this server does not have."""
+    if lora_path is None:
+        return None
+    if not manager.enable_lora:
+        raise PromptError(
+            f"lora_path: {lora_path!r} needs a server with LoRA; start it with --enable-lora, or leave lora_path out"
+        )
+    adapter = manager.lora_ref_cache.get(lora_path)
+    if adapter is None:
+        known = ", ".join(sorted(manager.lora_ref_cache)) or "none"
+        raise PromptError(f"lora_path: expected the name of a loaded adapter ({known}), got {lora_path!r}")
+    return adapter.lora_id
+
+
+def as_keys(manager, prompts: list[dict]) -> list[dict]:
+    """The prompts as `commands.key_of` reads them. Raises PromptError for an adapter that is gone by now."""
+    return [
+        {
+            "input_ids": prompt["input_ids"],
+            "extra_key": prompt["extra_key"],
+            "cache_salt": prompt["cache_salt"],
+            "lora_id": lora_id_of(manager, prompt.get("lora_path")),
+        }
+        for prompt in prompts
+    ]
+
+
 def _encode(manager, chat, prompt: Prompt, number: int) -> list[int]:
     if manager.tokenizer is None:
         raise PromptError(
             f"prompts[{number}]: this server has no tokenizer (--skip-tokenizer-init); give input_ids"
+        )
+    num_characters = len(prompt.text or json.dumps([prompt.messages, prompt.tools], ensure_ascii=False))
+    if num_characters > _MAX_CHARACTERS_PER_TOKEN * manager.context_len:
+        raise PromptError(
+            f"prompts[{number}]: expected 1 to {manager.context_len - 1} tokens, got {num_characters} characters"
         )
     if prompt.text is not None:
         return manager.tokenizer.encode(prompt.text)

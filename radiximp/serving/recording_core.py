@@ -25,6 +25,9 @@ _ADVANCE = ("advance",)
 class _RecordedUses(UseLog):
     def _record(self, node, query, now_s, counted_tokens, session_id, end) -> None:
         super()._record(node, query, now_s, counted_tokens, session_id, end)
+        if query is None:
+            self._core.note("warm", node.number, now_s)
+            return
         # A session is noted as a number that says no more than that it is the same one.
         session = None if session_id is None else self.session_hash(session_id)
         self._core.note("use", node.number, query, now_s, counted_tokens, session, end)
@@ -46,7 +49,7 @@ class RecordingTreeCore(ImportanceTreeCore):
 
     def _header(self) -> dict:
         config = dataclasses.asdict(self.config)
-        del config["record_path"], config["law_path"]
+        del config["record_path"], config["law_path"], config["hotspots_file"]
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -62,6 +65,8 @@ class RecordingTreeCore(ImportanceTreeCore):
         self.note("capacity", max(self._pool_tokens, host_tokens))
         if self.law_file is not None:
             self.recorder.stop("a law of reuse that was learned before (law_path) is not recorded")
+        if self.config.load_back:
+            self.recorder.stop("what is brought to the device without a request (load_back) is not recorded")
 
     def _refusal(self) -> str | None:
         """Why this cache's victims do not follow from the operations that are recorded; None if they do."""
@@ -230,6 +235,10 @@ class RecordingTreeCore(ImportanceTreeCore):
     def place_pin(self, key, pin) -> int:
         self.recorder.stop("pins are not recorded")
         return super().place_pin(key, pin)
+
+    def let_go_first(self, key, keep_tokens: int = 0) -> int:
+        self.recorder.stop("what is told to go first is not recorded")
+        return super().let_go_first(key, keep_tokens)
 
     def insert_host(self, node_id, key, host_value, hash_value):
         self.recorder.stop("what comes from storage is not recorded")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams, MatchResult
 from sglang.srt.mem_cache.unified_cache.components import BASE_COMPONENT_TYPE
@@ -22,12 +23,22 @@ from radiximp.policy.gittins import GittinsPolicy
 from radiximp.policy.history import NodeHistory
 from radiximp.policy.victims import VictimWalk, tail_tokens
 from radiximp.serving.finish import FinishReader
+from radiximp.serving.hints import HintBook
 from radiximp.serving.law_file import LawFile
+from radiximp.serving.load_back import LoadBack
+from radiximp.serving.metrics.tally import Tally
 from radiximp.serving.pins import PinBook
 from radiximp.serving.strategy import building_tree_core
 from radiximp.serving.tree_annotations import TreeAnnotations
+from radiximp.serving.tree_counts import TreeCounts
 from radiximp.serving.tree_observations import TreeObservations
-from radiximp.serving.use_log import UseLog, leave_ghost, take_ghosts
+from radiximp.serving.tree_pins import TreePins
+from radiximp.serving.tree_questions import TreeQuestions
+from radiximp.serving.use_log import UseLog, branch_hash, leave_ghost, take_ghosts
+from radiximp.serving.what_if import WhatIf
+
+if TYPE_CHECKING:
+    from radiximp.serving.fetch_costs import FetchCosts
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +46,9 @@ logger = logging.getLogger(__name__)
 _DIGEST_MASK = (1 << 42) - 1
 
 
-class ImportanceTreeCore(TreeObservations, TreeAnnotations, UnifiedTreeCore):
+class ImportanceTreeCore(
+    TreeObservations, TreePins, TreeQuestions, TreeAnnotations, TreeCounts, UnifiedTreeCore
+):
     """Insert and match O(path); choosing a victim O(log leaves)."""
 
     def __init__(self, params, components) -> None:
@@ -46,10 +59,15 @@ class ImportanceTreeCore(TreeObservations, TreeAnnotations, UnifiedTreeCore):
         self.num_evicted_tokens: Counter[str] = Counter()
         self.victim_digest = 0
         self.num_sanity_checks = 0
+        self.tally = Tally()
+        self.what_if = WhatIf(0)
         self.uses = UseLog(self)
         self.finishes = FinishReader()
         self.law_file: LawFile | None = None
+        self.load_back: LoadBack | None = None
         self.pin_book = PinBook(self)
+        self.hints = HintBook(self)
+        self.fetch_costs: FetchCosts | None = None
         self.ghosts = GhostTable(0)
         with building_tree_core():
             super().__init__(params, components)
@@ -61,6 +79,7 @@ class ImportanceTreeCore(TreeObservations, TreeAnnotations, UnifiedTreeCore):
         allocator = params.token_to_kv_pool_allocator
         self._pool_tokens = 0 if allocator is None else allocator.size
         self.policy.note_capacity(self._pool_tokens)
+        self.what_if = WhatIf(self.config.what_if_rate, self.page_size, self._pool_tokens)
         # A cut would lose state that lives at a node's end (SWA, Mamba), and lru drops whole leaves.
         self._can_cut = len(self.components) == 1 and not self.config.is_lru
         if self.config.is_lru:
@@ -78,6 +97,7 @@ class ImportanceTreeCore(TreeObservations, TreeAnnotations, UnifiedTreeCore):
         # Under write_back the tiers add up; otherwise the host holds what the device holds and more.
         held = self._pool_tokens + host_tokens if self.is_write_back else max(self._pool_tokens, host_tokens)
         self.policy.note_capacity(held)
+        self.what_if.note_host(host_tokens, self.is_write_back)
         if self.config.law_path and isinstance(self.policy, GittinsPolicy):
             self.law_file = LawFile(self.config.law_path, self.policy)
             self.law_file.load()
@@ -90,6 +110,16 @@ class ImportanceTreeCore(TreeObservations, TreeAnnotations, UnifiedTreeCore):
                 "radiximp: %s state is evicted in SGLang's own order, which passes over scores and pins",
                 " and ".join(others),
             )
+
+    def start_load_back(self, cache) -> None:
+        """Be ready to bring content from the host without a request, if that is configured. Raises LoadBackError."""
+        if self.config.load_back:
+            self.load_back = LoadBack(self, cache)
+
+    @property
+    def pool_tokens(self) -> int:
+        """Tokens that the device pool holds."""
+        return self._pool_tokens
 
     def reset(self) -> None:
         """Drop the tree and all that was learned of its nodes: histories, pins, importance, ghosts."""
@@ -104,6 +134,10 @@ class ImportanceTreeCore(TreeObservations, TreeAnnotations, UnifiedTreeCore):
         self.uses.clear()
         self.ghosts.clear()
         self.pin_book.clear()
+        self.hints.clear()
+        self.what_if.forget()
+        if self.load_back is not None:
+            self.load_back.clear()
         policy = self.eviction_strategy.policy
         policy.restart(self.clock.now_s())
         self.evictable_device_leaves = policy.new_index(self._prefix_of)
@@ -144,13 +178,16 @@ class ImportanceTreeCore(TreeObservations, TreeAnnotations, UnifiedTreeCore):
         if not self.ghosts.may_know(key.token_ids[0]):
             return self._add_piece(parent, key, value, rest)
         ghosts = take_ghosts(self, parent, key)
+        self.note_wanted(ghosts)
         if not self._can_cut:
             ghosts = [ghosts[-1]] if ghosts and ghosts[-1][0] == len(key) else []
         for start, end, ghost in in_pieces(ghosts, len(key)):
             parent = self._add_piece(parent, key[start:end], value[start:end], rest, ghost)
         return parent
 
-    def _add_piece(self, parent, key, value, rest: tuple, ghost: NodeHistory | None = None) -> UnifiedTreeNode:
+    def _add_piece(
+        self, parent, key, value, rest: tuple, ghost: NodeHistory | None = None
+    ) -> UnifiedTreeNode:
         is_next_turn = not parent.children and parent is not self.root_node
         node = UnifiedTreeCore._add_new_node(self, parent, key, value, *rest)
         # Not `history_of`, which finds out by an exception that there is none.
@@ -167,7 +204,9 @@ class ImportanceTreeCore(TreeObservations, TreeAnnotations, UnifiedTreeCore):
         if result.inserted_host_node is not None:
             node = self._node_arena[result.inserted_host_node]
             if not hasattr(node, "history"):
-                for _, history in take_ghosts(self, node.parent, node.key):
+                ghosts = take_ghosts(self, node.parent, node.key)
+                self.note_wanted(ghosts)
+                for _, history in ghosts:
                     self.history_of(node).revive(history)
                 self.history_of(node)
         return result
@@ -183,12 +222,27 @@ class ImportanceTreeCore(TreeObservations, TreeAnnotations, UnifiedTreeCore):
         """The head of a split takes its share of the annotations (called by patch 0004 where applied)."""
         head_tokens = len(new_parent.key)
         new_parent.history = self.history_of(child).split(head_tokens, head_tokens + len(child.key))
+        new_parent.history.add_branch(branch_hash(child.key, self.page_size))
         self._await_expiry(new_parent)
 
+    def commit_backup(self, node_id, *args, **kwargs) -> None:
+        """As the base class; what has a copy below the device is cheaper to lose."""
+        super().commit_backup(node_id, *args, **kwargs)
+        if self.fetch_costs is not None:
+            self.touch_leaf(self._node_arena[node_id])
+
+    def _release_full_host_duplicate(self, node: UnifiedTreeNode, *args, **kwargs) -> None:
+        """As the base class; without the copy the node is dear again."""
+        super()._release_full_host_duplicate(node, *args, **kwargs)
+        if self.fetch_costs is not None:
+            self.touch_leaf(node)
+
     def _demote(self, node: UnifiedTreeNode, *args, **kwargs) -> None:
-        """As the base class; a pin is a claim on the device, and ends where the node leaves it."""
-        if self.history_of(node).pins:
+        """As the base class; what was said of a node's place on the device (pins, goes first) ends where it leaves it."""
+        history = self.history_of(node)
+        if history.pins:
             self._set_pins(node, ())
+        history.goes_first = False
         super()._demote(node, *args, **kwargs)
 
     def _remove_leaf_from_parent(self, node: UnifiedTreeNode) -> None:
@@ -206,12 +260,13 @@ class ImportanceTreeCore(TreeObservations, TreeAnnotations, UnifiedTreeCore):
 
     def next_victim(self, walk: VictimWalk, freed_tokens: int, cache_actions: list) -> UnifiedTreeNode | None:
         """The walk's next victim, cut to what is wanted of it; None when the walk is over."""
-        choice = walk.next(freed_tokens)
-        if choice is None:
-            return None
-        victim, wanted_tokens = choice
-        if self._can_cut:
-            self._cut_tail(victim, wanted_tokens, cache_actions)
+        with self.tally.timing("choose"):
+            choice = walk.next(freed_tokens)
+            if choice is None:
+                return None
+            victim, wanted_tokens = choice
+            if self._can_cut:
+                self._cut_tail(victim, wanted_tokens, cache_actions)
         self.note_victim(victim, "device")
         return victim
 
@@ -255,12 +310,13 @@ class ImportanceTreeCore(TreeObservations, TreeAnnotations, UnifiedTreeCore):
             node = node.parent
 
     def _prefix_of(self, node: UnifiedTreeNode) -> tuple:
-        """What ranks before the policy's key: a session's references, then pins."""
-        is_pinned = bool(self.history_of(node).pins)
+        """What ranks before the policy's key: a session's references, then pins and what was told to go first."""
+        history = self.history_of(node)
+        wish = 1 if history.pins else -1 if history.goes_first else 0
         if not self.enable_session_radix_cache:
-            return (is_pinned,)
+            return (wish,)
         num_references = node.component_data[BASE_COMPONENT_TYPE].session_ref
-        return (num_references > 0, num_references, is_pinned)
+        return (num_references > 0, num_references, wish)
 
     def rank(self, node: UnifiedTreeNode) -> tuple:
         """The node's place in the order of victims as it is now, lowest first."""

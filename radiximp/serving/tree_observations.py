@@ -15,6 +15,8 @@ from sglang.srt.mem_cache.utils import get_storage_hash_str
 
 from radiximp.config import PolicyConfig
 from radiximp.importance.shuffle import Shuffler
+from radiximp.policy.gittins import GittinsPolicy
+from radiximp.serving import attention_tap
 
 # No page can draw more than all attention; a million pages is beyond any context.
 _MAX_DENSITY = 1e6
@@ -56,15 +58,21 @@ class TreeObservations:
         if self._shuffler is not None:
             dealt = self._shuffler.deal([density for density, _, _ in observed])
             observed = [(density, *rest) for density, (_, *rest) in zip(dealt, observed, strict=True)]
+        with self.tally.timing("observe"):
+            self._fold_in(observed)
+        self.num_observations += bool(observed)
+        return len(observed)
+
+    def _fold_in(self, observed: list[tuple]) -> None:
+        """(density, tokens, node) of one query."""
         num_top = max(1, math.ceil(self.config.top_fraction * len(observed)))
         order = sorted(range(len(observed)), key=lambda i: (-observed[i][0], i))
         top = set(order[:num_top])
         for i, (density, num_tokens, node) in enumerate(observed):
             self._note_observation(node, density, num_tokens, i in top)
             self._recent_densities.append(density)
+            self.tally.density.add(density)
             self.touch_leaf(node)
-        self.num_observations += bool(observed)
-        return len(observed)
 
     def _note_observation(self, node, density: float, num_tokens: int, is_top: bool) -> None:
         self.history_of(node).observe(density, num_tokens, is_top, self.config)
@@ -93,7 +101,16 @@ class TreeObservations:
         quantiles = np.quantile(recent, (0.1, 0.5, 0.9)).tolist() if len(recent) else [None] * 3
         return {
             "scorer": self.config.importance_scorer,
+            "backend": attention_tap.backend,
+            "not_observed_because": attention_tap.why_none,
             "observed_layers": self.observed_layers,
             "observations": self.num_observations,
             "density": dict(zip(("p10", "p50", "p90"), quantiles, strict=True)),
+            "information_gain_bits": self.information_gain_bits(),
         }
+
+    def information_gain_bits(self) -> float | None:
+        """What densities tell of reuse beyond the other features, in bits per reuse; None before there is evidence."""
+        if not isinstance(self.policy, GittinsPolicy):
+            return None
+        return self.policy.information_gain_bits(self.clock.now_s())

@@ -45,11 +45,18 @@ class KvRig:
         write_policy: str | None = None,
         host_ratio: float = 1.5,
         mem_layout: str = "layer_first",
+        storage_path: str | None = None,
         **params,
     ) -> None:
         self.page_size = page_size
+        storage = (
+            {}
+            if storage_path is None
+            else {"hicache_storage_backend": "file", "file_storage_path": storage_path}
+        )
         server_args = ServerArgs(
             model_path="dummy",
+            **storage,
             page_size=page_size,
             hicache_io_backend="direct",
             hicache_mem_layout=mem_layout,

@@ -122,7 +122,7 @@ def cut(first: int, end: int, cuts: list[int]) -> list[tuple[int, int]]:
     neighbour=st.integers(1, 100), page_size=st.sampled_from([1, 16, 40]), window=st.sampled_from([-1, -1, 100]),
     heads=st.sampled_from(["mean", "max"]),
 )  # fmt: skip
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_an_observation_is_dense_attentions_however_it_is_cut_and_batched(
     length, cached, cuts, neighbour, page_size, window, heads
 ):
@@ -237,7 +237,8 @@ def test_a_prompt_that_left_the_tree_before_the_harvest_leaves_nothing():
     insert(cache, list(range(20_000, 20_200)))
     harvest(cache.tree_core, server.tap, [request])
     assert cache.tree_core.num_observations == 0
-    assert all(node["importance"] == 1.0 for node in cache.tree_core.hotspots())
+    core = cache.tree_core
+    assert all(core.history_of(node).density == 1.0 for node in core._node_arena.values())
 
 
 def test_shuffled_deals_true_values_to_other_nodes():

@@ -139,6 +139,14 @@ def test_there_is_a_largest_number_of_pins(cache, monkeypatch):
         book.add("more", [key_of(prompt)], None, is_hard=False)
 
 
+def test_the_tokens_that_pins_may_name_are_bounded(cache, monkeypatch):
+    monkeypatch.setattr(pins, "MAX_PIN_TOKENS", 25)
+    prompt, book = fresh_prompts()(10), cache.tree_core.pin_book
+    book.add("a", [key_of(prompt)] * 2, None, is_hard=False)
+    with pytest.raises(ValueError, match="at most 25 tokens can be named by pins, 30 would be"):
+        book.add("more", [key_of(prompt)], None, is_hard=False)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_the_budget_holds_at_every_step(cache, seed):
     rng, fresh, book = random.Random(seed), fresh_prompts(), cache.tree_core.pin_book

@@ -139,9 +139,11 @@ def test_what_was_learned_survives_a_flush_but_not_new_weights():
         ({"law_path": "/"}, 1, "law_path: expected a file in a folder that can be written"),
         ({"law_path": "law.json"}, 2, "law_path: not with --pp-size above 1"),
         ({"law_path": 3}, 1, "law_path: expected a text, got 3"),
+        ({"load_back": True}, 1, "load_back: needs a host tier; add --enable-hierarchical-cache"),
+        ({"fetch_decision": "cost"}, 1, "fetch_decision: needs a host tier; add --enable-hierarchical-cache"),
     ],
 )
-def test_a_law_path_that_cannot_work_is_refused_at_launch(config, pp_size, message):
+def test_a_setting_that_cannot_work_is_refused_at_launch(config, pp_size, message):
     args = SimpleNamespace(
         radix_eviction_policy="importance",
         radix_eviction_policy_config=config,

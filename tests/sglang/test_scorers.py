@@ -53,7 +53,7 @@ def dense(q, keys, positions, scale, window) -> torch.Tensor:
 
 
 @given(cases())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_softmax_is_dense_attention(case):
     q, keys, positions, block_tokens, scale, window = case
     mass = SCORERS["softmax"](q, keys, positions, block_tokens, scale, window)
@@ -61,7 +61,7 @@ def test_softmax_is_dense_attention(case):
 
 
 @given(cases())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_quest_is_never_below_the_true_maximum(case):
     q, keys, _, block_tokens, scale, _ = case
     bounds = quest_bounds(q, keys, block_tokens, scale)
@@ -72,7 +72,7 @@ def test_quest_is_never_below_the_true_maximum(case):
 
 
 @given(cases())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_blast_is_local_maximum_minus_running_maximum(case):
     q, keys, positions, block_tokens, scale, window = case
     seen = visible(positions, len(keys), window)
@@ -92,7 +92,7 @@ def test_blast_is_local_maximum_minus_running_maximum(case):
 
 @pytest.mark.parametrize("name", sorted(SCORERS))
 @given(case=cases())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_scorer_gives_no_mass_to_what_a_query_does_not_see(name, case):
     q, keys, positions, block_tokens, scale, window = case
     mass = SCORERS[name](q, keys, positions, block_tokens, scale, window)
@@ -114,7 +114,7 @@ def test_an_indexers_choice_shares_the_mass():
     num_tokens=st.integers(1, 300), num_cached=st.integers(0, 299), num_queries=st.integers(1, 64),
     stride=st.integers(1, 8), block_tokens=st.integers(1, 32), cuts=st.lists(st.integers(0, 300), max_size=5),
 )  # fmt: skip
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_the_watched_queries_do_not_depend_on_chunks(
     num_tokens, num_cached, num_queries, stride, block_tokens, cuts
 ):

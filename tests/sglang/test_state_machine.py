@@ -177,7 +177,6 @@ def test_two_tiers_hold_every_invariant(num_examples, num_steps):
         settings=settings(
             max_examples=num_examples,
             stateful_step_count=num_steps,
-            deadline=None,
             derandomize=True,
             suppress_health_check=list(HealthCheck),
         ),

@@ -42,7 +42,7 @@ def serve(rank: int, rendezvous: str, digests: str) -> None:
         )
         harvest(core, tap, [asked])
     evictions = core.num_evictions["device"]
-    importance = [node["importance"] for node in core.hotspots(limit=50)]
+    importance = [core.history_of(node).density for node in core._node_arena.values()]
     with open(f"{digests}{rank}", "w") as file:
         file.write(f"{evictions} {core.victim_digest} {core.num_observations} {importance}")
     dist.destroy_process_group()

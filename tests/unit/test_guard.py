@@ -20,7 +20,7 @@ def test_the_shadow_forgets_what_was_used_again():
     assert len(shadow._tokens) == 1
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     capacity=st.integers(1, 40),
     uses=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 8)), min_size=1, max_size=60),

@@ -210,7 +210,7 @@ def requests_of(draw, page_tokens):
     name=st.text(max_size=5),
     ending=st.sampled_from(["", ".gz"]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_written_trace_reads_back_the_same(tmp_path_factory, data, page_tokens, name, ending):
     requests = data.draw(st.lists(requests_of(page_tokens), min_size=1, max_size=12))
     # half of them continue the prompt before
@@ -577,7 +577,7 @@ anything = st.recursive(
 
 @pytest.mark.parametrize("name", FUZZED)
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_whatever_a_row_holds_it_reads_or_is_named(tmp_path_factory, name, data):
     rows = [dict(row) for row in FUZZED[name]]
     row = data.draw(st.sampled_from(rows))

@@ -187,7 +187,7 @@ def is_below(page: Page, other: Page) -> bool:
 
 
 TestReplayTree = ReplayTreeMachine.TestCase
-TestReplayTree.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestReplayTree.settings = settings(max_examples=150, stateful_step_count=40)
 
 
 def test_a_lock_follows_what_is_cut_while_it_is_held():

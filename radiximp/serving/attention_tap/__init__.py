@@ -21,26 +21,32 @@ logger = logging.getLogger(__name__)
 
 # A process runs one scheduler with one target model; None where attention is not observed.
 current: AttentionTap | None = None
+# Which backend is tapped, and why none is; both None before a model is there.
+backend: str | None = None
+why_none: str | None = None
 
 
 def install(runner: ModelRunner) -> None:
     """Tap the runner's attention as its server is configured; say once what is watched, or why nothing is."""
-    global current
+    global current, backend, why_none
     from radiximp.serving.attention_tap.layers import why_untappable
     from radiximp.serving.attention_tap.tap import AttentionTap
 
-    current = None
+    current = backend = why_none = None
     config = PolicyConfig.from_mapping(runner.server_args.radix_eviction_policy_config)
     if config.importance_scorer == "structural":
+        why_none = "importance_scorer is structural"
         return
     reason = why_untappable(runner, config.importance_scorer)
     if reason is not None:
         logger.warning("radiximp: attention is not observed (%s); importance is structural", reason)
+        why_none = reason
         return
     current = AttentionTap(runner, config, runner.page_size)
+    backend = type(runner.attn_backend).__name__
     logger.info(
         "radiximp: scorer %s observes layers %s of %s",
         config.importance_scorer,
         current.layer_ids,
-        type(runner.attn_backend).__name__,
+        backend,
     )

@@ -18,6 +18,7 @@ from radiximp.importance.scorers.indexer import indexer_mass
 from radiximp.importance.window import ObservationWindow
 from radiximp.serving.attention_tap.decode import DecodeTap
 from radiximp.serving.attention_tap.layers import attention_layers, attention_window, spread
+from radiximp.serving.requests import is_warm
 
 if TYPE_CHECKING:
     from sglang.srt.layers.radix_attention import RadixAttention
@@ -122,7 +123,8 @@ class AttentionTap:
         decoding = {id(request) for request in batch.decoding_reqs or ()}
         row = 0
         for request, prefix, extend in zip(batch.reqs, batch.prefix_lens, batch.extend_lens, strict=True):
-            if id(request) not in decoding and not getattr(request, "radiximp_observed", False):
+            is_seen = id(request) in decoding or getattr(request, "radiximp_observed", False)
+            if not is_seen and not is_warm(request):  # nobody asked anything of a prompt that is pre-warmed
                 self._watch(request, row, prefix, extend)
             row += extend
 
