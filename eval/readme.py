@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -16,29 +15,9 @@ from pathlib import Path
 from eval.replay_tables import runner, tables
 from eval.replay_tables.verdicts import grouped, verdict
 from eval.replay_tables.workloads import TEXT
-from radiximp.config import PolicyConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "eval" / "results"
-
-
-def config_table() -> str:
-    """One row per setting of `PolicyConfig`."""
-    lines = ["| key | default | range | meaning |", "|---|---|---|---|"]
-    for field in dataclasses.fields(PolicyConfig):
-        is_choice = "choices" in field.metadata
-        is_text = field.type == "str" and not is_choice
-        low, high = field.metadata.get("low"), field.metadata.get("high")
-        span = (
-            ", ".join(field.metadata["choices"])
-            if is_choice
-            else "text"
-            if is_text
-            else f"{low:g} … {high:g}"
-        )
-        default = field.default or '""' if is_choice or is_text else f"{field.default:g}"
-        lines.append(f"| `{field.name}` | {default} | {span} | {field.metadata['help']} |")
-    return "\n".join(lines)
 
 
 def tree_speed() -> str:
@@ -214,11 +193,34 @@ def replay() -> str:
     return "\n".join(lines)
 
 
+def what_if() -> str:
+    """The verdicts of the what-if curve as its evaluation printed them."""
+    result = json.loads((RESULTS / "what_if" / "public.json").read_text())
+    lines = [
+        f"The what-if curve against replays of public traces (`{result['command']} --json eval/results/what_if/public.json`):",
+        "",
+    ]
+    return "\n".join(lines + [f"- {verdict}" for verdict in result["verdicts"]])
+
+
+def fetch_failures() -> str:
+    """What became of requests whose fetches fail."""
+    result = json.loads((RESULTS / "fetch_failures" / "cpu.json").read_text())
+    requests = sum(count for what, count in result.items() if what.startswith("requests, "))
+    return (
+        f"Copies that raise, a silent storage, files cut short, a full host, in turn (`python -m eval.fetch_failures --requests {requests} --json "
+        f"eval/results/fetch_failures/cpu.json`): {requests:,} requests over SGLang's own tree, pools, admission and `file` backend, without a model; "
+        f"{result['batches undone']} batches were undone, every slot's content was right, nothing hung or leaked."
+    )
+
+
 def generated(text: str) -> str:
     """`text` with the marked parts written anew."""
-    results = "\n\n".join((tree_speed(), unpressured(), equivalence(), serving_hits()))
+    results = "\n\n".join(
+        (tree_speed(), unpressured(), equivalence(), serving_hits(), fetch_failures(), what_if())
+    )
     importance = "\n\n".join((importance_signal(), importance_turns(), tap_overhead()))
-    parts = {"config": config_table(), "replay": replay(), "results": results, "importance": importance}
+    parts = {"replay": replay(), "results": results, "importance": importance}
     for name, body in parts.items():
         begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
         head, _, rest = text.partition(begin)
