@@ -164,7 +164,7 @@ def test_case_4_a_thousand_questions_change_no_victim(empty):
     first, second = fresh(1200), fresh(1200)
     generate(empty, first)
     generate(empty, second)
-    job = empty.post("/radiximp/prewarm", json={"prompts": [{"input_ids": fresh(5)}]}).json()["id"]
+    job = prewarm(empty, fresh(5))["id"]
     pin_id = pin(empty, first[:10], ttl_s=1e6).json()["pin_id"]
     paths = [
         *("/radiximp/stats", "/radiximp/hotspots?limit=100", "/radiximp/hotspots?preview=true"),
