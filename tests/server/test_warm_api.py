@@ -160,7 +160,7 @@ def test_hints_retain_demote_and_a_bad_one_is_a_400_before_the_request_runs(empt
 # ---- CASES 4, 5, 6, 10 ----
 
 
-def test_case_4_a_thousand_questions_change_no_victim(empty):
+def test_case_4_a_thousand_questions_change_nothing(empty):
     first, second = fresh(1200), fresh(1200)
     generate(empty, first)
     generate(empty, second)
@@ -181,11 +181,6 @@ def test_case_4_a_thousand_questions_change_no_victim(empty):
     after = stats(empty)
     for name in ("nodes", "uses", "leaves", "evictions", "victim_digest", "pinned_tokens"):
         assert after[name] == before[name], name
-    empty.delete(f"/radiximp/pins/{pin_id}").raise_for_status()
-    generate(empty, fresh(2800))
-    assert generate(empty, second)["cached_tokens"] == 1199
-    details = generate(empty, first)["cached_tokens_details"]
-    assert details["device"] < 1199, "the older one was to go first"
 
 
 def test_case_5_a_soft_pin_beyond_the_budget_displaces_the_coldest(empty):
