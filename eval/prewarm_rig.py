@@ -60,10 +60,10 @@ def warm(client: Client, messages: list[dict], **namespace) -> dict:
     return result
 
 
-def quantile(values: Sequence[float], share: float) -> float:
-    """The value below which that share lies; the largest of few."""
+def p95_of(values: Sequence[float]) -> float:
+    """The value below which 95 of 100 lie; the largest of few."""
     ordered = sorted(values)
-    return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
+    return ordered[min(int(0.95 * len(ordered)), len(ordered) - 1)]
 
 
 def ratio(
@@ -83,7 +83,7 @@ def summary(values: Sequence[float]) -> dict:
     return {
         "num": len(values),
         "p50_s": statistics.median(values),
-        "p95_s": quantile(values, 0.95),
+        "p95_s": p95_of(values),
         "min_s": min(values),
         "max_s": max(values),
     }

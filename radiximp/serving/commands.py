@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from sglang.srt.managers.io_struct import GetInternalStateReq
 
 from radiximp.serving import tiers
+from radiximp.serving.metrics import reporting
 from radiximp.serving.namespaces import joined
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def answer(core: ImportanceTreeCore, rid: str | None, is_idle: Callable[[], bool
     is_idle: whether nothing runs, waits or is copied, the same on every rank at this step.
     """
     if not (rid or "").startswith(_PREFIX):
-        return core.stats()
+        return _stats(core)
     command = json.loads(rid[len(_PREFIX) :])
     if command["name"] == "load_back":
         return _load_back(core, command["now_s"], is_idle())
@@ -58,6 +59,13 @@ def key_of(core: ImportanceTreeCore, prompt: dict) -> RadixKey:
     """A prompt as the tree knows it: {"input_ids", "extra_key", "cache_salt", "lora_id"}."""
     extra_key = joined(prompt["extra_key"], prompt["lora_id"])
     return core.key_in(extra_key, prompt["cache_salt"], prompt["input_ids"])
+
+
+def _stats(core) -> dict:
+    reply = core.stats()
+    # Here only: what is costly to export takes milliseconds, and other commands come many times a second.
+    reporting.bring_up_to_now(core)
+    return reply
 
 
 def _pin(core, prompts: list[dict], pin_id: str, ttl_s: float | None, hard: bool, now_s: float) -> dict:
@@ -116,7 +124,7 @@ def _calibration(core) -> dict:
 
 
 _COMMANDS = {
-    "stats": lambda core: core.stats(),
+    "stats": _stats,
     "pin": _pin,
     "unpin": _unpin,
     "pins": _pins,

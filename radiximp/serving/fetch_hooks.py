@@ -6,6 +6,9 @@ import time
 
 from sglang.srt.plugins.hook_registry import HookType
 
+from radiximp.serving import fetch_costs, fetch_decision, fetch_failure
+from radiximp.serving.fetch_costs import fetch_costs_of
+
 
 def fetch_hooks() -> list[tuple]:
     """(target, hook, kind) of each."""
@@ -13,50 +16,26 @@ def fetch_hooks() -> list[tuple]:
     controller = "sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller.HybridCacheController"
     scheduler = "sglang.srt.managers.scheduler.Scheduler"
     return [
-        ("sglang.srt.managers.schedule_policy.PrefillAdder.add_one_req", _admit, HookType.AROUND),
-        (f"{cache}.ready_to_load_host_cache", _start_loads, HookType.AROUND),
+        (
+            "sglang.srt.managers.schedule_policy.PrefillAdder.add_one_req",
+            fetch_decision.admit,
+            HookType.AROUND,
+        ),
+        (f"{cache}.ready_to_load_host_cache", fetch_failure.start_loads, HookType.AROUND),
         (f"{cache}.loading_check", _reap_loads, HookType.AROUND),
-        (f"{cache}.prefetch_from_storage", _prefetch, HookType.AROUND),
-        (f"{cache}._prefetch_deadline_expired", _is_too_late, HookType.AFTER),
+        (f"{cache}.prefetch_from_storage", fetch_decision.prefetch, HookType.AROUND),
+        (f"{cache}._prefetch_deadline_expired", fetch_decision.is_too_late, HookType.AFTER),
         (f"{cache}._handle_prefetch_result", _prefetched, HookType.BEFORE),
         (f"{controller}._page_transfer", _time_pages, HookType.AROUND),
-        (f"{scheduler}._get_new_batch_prefill_raw", _get_batch, HookType.AROUND),
+        (f"{scheduler}._get_new_batch_prefill_raw", fetch_failure.get_batch, HookType.AROUND),
         (f"{scheduler}.run_batch", _begin_batch, HookType.BEFORE),
         (f"{scheduler}.run_batch", _end_batch, HookType.AFTER),
         (f"{scheduler}.process_batch_result", _conclude_batch, HookType.AFTER),
     ]
 
 
-def _of(cache):
-    return getattr(getattr(cache, "tree_core", None), "fetch_costs", None)
-
-
-def _admit(add_one_req, adder, *args, **kwargs):
-    if _of(adder.tree_cache) is None:
-        return add_one_req(adder, *args, **kwargs)
-    from radiximp.serving.fetch_decision import admit
-
-    return admit(add_one_req, adder, *args, **kwargs)
-
-
-def _start_loads(ready_to_load, cache):
-    if _of(cache) is None:
-        return ready_to_load(cache)
-    from radiximp.serving.fetch_failure import start_loads
-
-    return start_loads(ready_to_load, cache)
-
-
-def _get_batch(get_new_batch, scheduler, *args, **kwargs):
-    if _of(scheduler.tree_cache) is None:
-        return get_new_batch(scheduler, *args, **kwargs)
-    from radiximp.serving.fetch_failure import get_batch
-
-    return get_batch(get_new_batch, scheduler, *args, **kwargs)
-
-
 def _reap_loads(loading_check, cache, *args, **kwargs):
-    fetch = _of(cache)
+    fetch = fetch_costs_of(cache)
     if fetch is None:
         return loading_check(cache, *args, **kwargs)
     waiting = list(cache.cache_controller.ack_load_queue)
@@ -64,32 +43,14 @@ def _reap_loads(loading_check, cache, *args, **kwargs):
     fetch.reaped(waiting[: len(waiting) - len(cache.cache_controller.ack_load_queue)])
 
 
-def _prefetch(prefetch_from_storage, cache, *args, **kwargs):
-    if _of(cache) is None:
-        return prefetch_from_storage(cache, *args, **kwargs)
-    from radiximp.serving.fetch_decision import prefetch
-
-    return prefetch(prefetch_from_storage, cache, *args, **kwargs)
-
-
-def _is_too_late(result, cache, operation):
-    if _of(cache) is None:
-        return result
-    from radiximp.serving.fetch_decision import is_too_late
-
-    return is_too_late(result, cache, operation)
-
-
 def _prefetched(cache, operation) -> None:
-    fetch = _of(cache)
+    fetch = fetch_costs_of(cache)
     if fetch is not None:
         fetch.prefetched(operation)
 
 
 def _time_pages(page_transfer, controller, operation):
     # In the thread that talks to the storage.
-    from radiximp.serving import fetch_costs
-
     if not fetch_costs.is_measuring:
         return page_transfer(controller, operation)
     operation.radiximp_begun_s = time.monotonic()
@@ -100,13 +61,13 @@ def _time_pages(page_transfer, controller, operation):
 
 
 def _begin_batch(scheduler, batch, *args, **kwargs) -> None:
-    fetch = _of(scheduler.tree_cache)
+    fetch = fetch_costs_of(scheduler.tree_cache)
     if fetch is not None:
         fetch.begin_batch(batch, stream_of(scheduler))
 
 
 def _end_batch(result, scheduler, batch, *args, **kwargs) -> None:
-    fetch = _of(scheduler.tree_cache)
+    fetch = fetch_costs_of(scheduler.tree_cache)
     if fetch is not None:
         fetch.end_batch(result, stream_of(scheduler))
 
@@ -117,6 +78,6 @@ def stream_of(scheduler):
 
 
 def _conclude_batch(result, scheduler, batch, batch_result, *args, **kwargs) -> None:
-    fetch = _of(scheduler.tree_cache)
+    fetch = fetch_costs_of(scheduler.tree_cache)
     if fetch is not None:
         fetch.conclude_batch(batch_result)

@@ -25,7 +25,6 @@ def register_hooks() -> None:
     checker = "sglang.srt.managers.scheduler_components.invariant_checker.SchedulerInvariantChecker"
     weights = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
     runner = "sglang.srt.model_executor.model_runner.ModelRunner"
-    tokenizer = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
     streamer = "sglang.srt.managers.scheduler_components.output_streamer.SchedulerOutputStreamer"
     time_stats = "sglang.srt.observability.req_time_stats.ReqTimeStatsBase"
     for target, hook, kind in (
@@ -42,6 +41,7 @@ def register_hooks() -> None:
         (f"{scheduler}.run_batch", _watch_prompts, HookType.BEFORE),
         (f"{scheduler}.run_batch", _watch_decode_steps, HookType.AFTER),
         (f"{scheduler}.process_batch_result", _harvest, HookType.AFTER),
+        (f"{scheduler}.process_batch_result", _run_prefetches, HookType.AFTER),
         (f"{manager}._init_req_state", _check_hints, HookType.BEFORE),
         (f"{scheduler}.handle_generate_request", requests.receive_arrival, HookType.BEFORE),
         (f"{scheduler}.handle_embedding_request", requests.receive_arrival, HookType.BEFORE),
@@ -51,7 +51,7 @@ def register_hooks() -> None:
         (f"{streamer}.get_cached_tokens_details", requests.complete_details, HookType.AROUND),
         (f"{scheduler}.init_metrics_reporter", reporting.start, HookType.AFTER),
         (f"{scheduler}.process_batch_result", reporting.after_batch, HookType.AFTER),
-        (f"{tokenizer}.init_metric_collector_watchdog", jobs.start, HookType.AFTER),
+        (f"{manager}.init_metric_collector_watchdog", jobs.start, HookType.AFTER),
         (f"{scheduler}.on_idle", reporting.when_idle, HookType.AFTER),
         (f"{manager}.sigterm_watchdog", background.save_before_exit, HookType.AROUND),
         *fetch_hooks(),
@@ -116,6 +116,9 @@ def _harvest(result, scheduler, batch, *args, **kwargs) -> None:
         from radiximp.serving.attention_tap.harvest import harvest
 
         harvest(scheduler.tree_cache.tree_core, attention_tap.current, batch.reqs)
+
+
+def _run_prefetches(result, scheduler, *args, **kwargs) -> None:
     core = getattr(scheduler.tree_cache, "tree_core", None)
     if hasattr(core, "hints"):
         core.hints.run_prefetches()

@@ -96,14 +96,14 @@ async def hotspots(
 
     preview: the first words of each, which are other people's: only with the admin key.
     """
-    if not preview:
-        return {"ranks": await _send("hotspots", limit=limit), "fingerprint": await _fingerprint()}
-    _require_admin(request)
-    ranks = await _send("hotspots", limit=limit, preview_tokens=_PREVIEW_TOKENS)
-    tokenizer = _manager().tokenizer
-    for row in (row for reply in ranks for row in reply["hotspots"]):
-        ids = row.pop("preview_ids")
-        row["preview"] = None if tokenizer is None else tokenizer.decode(ids)
+    if preview:
+        _require_admin(request)
+    ranks = await _send("hotspots", limit=limit, preview_tokens=_PREVIEW_TOKENS if preview else 0)
+    if preview:
+        tokenizer = _manager().tokenizer
+        for row in (row for reply in ranks for row in reply["hotspots"]):
+            ids = row.pop("preview_ids")
+            row["preview"] = None if tokenizer is None else tokenizer.decode(ids)
     return {"ranks": ranks, "fingerprint": await _fingerprint()}
 
 

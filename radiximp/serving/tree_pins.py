@@ -6,14 +6,11 @@ Soft, within a budget: a pinned leaf goes after all others, but it goes; no wish
 from __future__ import annotations
 
 import heapq
-import logging
 import math
 
 from sglang.srt.mem_cache.radix_cache import RadixKey
 
 from radiximp.policy.history import Pin
-
-logger = logging.getLogger(__name__)
 
 
 class TreePins:

@@ -131,11 +131,7 @@ class UseLog:
 
     def _record(self, node, query: int | None, now_s: float, counted_tokens: int, session_id, end) -> None:
         core = self._core
-        nodes = []
-        while node is not core.root_node:
-            nodes.append(node)
-            node = node.parent
-        nodes.reverse()
+        nodes = core.path_to(node)
         path = [(core.history_of(node), len(node.key)) for node in nodes]
         if query is None:
             core.policy.record_warm(path, now_s, self.tick)

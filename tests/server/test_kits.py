@@ -44,7 +44,11 @@ class OnServer(unittest.TestCase):
         cls.tokenizer = get_tokenizer(cls.model)
         folder = cls.enterClassContext(tempfile.TemporaryDirectory())
         # A kit that uses a connection again at the moment in which the server ends it for idleness fails by chance.
-        env = {"SGLANG_TIMEOUT_KEEP_ALIVE": "600", "SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR": folder, **cls.env}
+        env = {
+            "SGLANG_TIMEOUT_KEEP_ALIVE": "600",
+            "SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR": folder,
+            **cls.env,
+        }
         cls.server = cls.enterClassContext(launch([*POLICY, *cls.flags], model=cls.model, env=env))
         cls.base_url, cls.process = cls.server.url, cls.server.process
 

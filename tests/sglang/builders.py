@@ -36,6 +36,13 @@ def build_cache(pool_tokens: int, policy: str = "importance", config: dict | Non
     )
 
 
+def build_served_cache(pool_tokens: int) -> UnifiedRadixCache:
+    """The same as under a server: the clock stands at a request's arrival."""
+    cache = build_cache(pool_tokens)
+    cache.tree_core.observe_arrival(1e9)
+    return cache
+
+
 def key_of(tokens: Sequence[int], extra_key: str | None = None, cache_salt: str | None = None) -> RadixKey:
     return RadixKey(array("q", tokens), extra_key, cache_salt=cache_salt)
 

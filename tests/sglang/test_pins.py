@@ -8,7 +8,7 @@ import pytest
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 
 from radiximp.serving import pins
-from tests.sglang.builders import build_cache, fresh_prompts, hit, key_of, request
+from tests.sglang.builders import build_served_cache, fresh_prompts, hit, key_of, request
 from tests.sglang.kv_rig import KvRig
 
 POOL_TOKENS = 1024
@@ -17,9 +17,7 @@ BUDGET = 256
 
 @pytest.fixture
 def cache():
-    cache = build_cache(POOL_TOKENS)
-    cache.tree_core.observe_arrival(1e9)
-    return cache
+    return build_served_cache(POOL_TOKENS)
 
 
 def at(cache, seconds: float) -> None:

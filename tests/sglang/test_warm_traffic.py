@@ -16,7 +16,7 @@ from sglang.test.kits.unified_radix_cache.config import CONFIGS
 from radiximp.replay.recorded import replay_record
 from radiximp.serving.requests import WARM_RID
 from tests.sglang import kit_trees
-from tests.sglang.builders import build_cache, fresh_prompts, hit, key_of
+from tests.sglang.builders import build_served_cache, fresh_prompts, hit, key_of
 from tests.sglang.kit_trees import TREE_CORE_NAME, Variant
 from tests.sglang.test_recorded import RecordingInspector
 
@@ -25,9 +25,7 @@ POOL_TOKENS = 1024
 
 @pytest.fixture
 def cache():
-    cache = build_cache(POOL_TOKENS)
-    cache.tree_core.observe_arrival(1e9)
-    return cache
+    return build_served_cache(POOL_TOKENS)
 
 
 def send(cache, prompt: list[int], seconds: float, warm: bool = False) -> int:
