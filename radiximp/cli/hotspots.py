@@ -67,7 +67,8 @@ def _import(args: argparse.Namespace) -> int:
         jobs = _jobs(entries)
         for job in jobs:
             prompts = [{"input_ids": entry.input_ids} for entry in job]
-            namespace = {"cache_salt": job[0].cache_salt, "extra_key": job[0].extra_key}
+            extra_key, cache_salt, lora = job[0].namespace
+            namespace = {"extra_key": extra_key, "cache_salt": cache_salt, "lora_path": lora}
             results += run_job(client, prompts, namespace, len(results), len(entries))
     warm = [result for result in results if not result["error"]]
     if args.json:
