@@ -8,12 +8,12 @@ bin. A candidate is looked for again only when its group changes, a bin edge cou
 from __future__ import annotations
 
 import heapq
-import itertools
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 from sortedcontainers import SortedKeyList
 
 from radiximp.policy.reuse_law import EDGES_S, NUM_BINS, bin_of
@@ -23,15 +23,21 @@ _EDGES = EDGES_S.tolist()
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Value per age bin, and for each bin the lowest value of the younger ones."""
+    """Value per age bin, and the bins from the lowest value up, of equal ones the older first."""
 
     values: Sequence[float]
-    lowest_younger: Sequence[float]
+    bins_by_value: Sequence[int]
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Curve:
         """The curve with these values, [num_bins]."""
-        return cls(values, [math.inf, *itertools.accumulate(values[:-1], min)])
+        return cls(values, sorted(range(NUM_BINS), key=lambda age_bin: (values[age_bin], -age_bin)))
+
+    @classmethod
+    def all_of(cls, values: np.ndarray) -> list[Curve]:
+        """A curve for each row of [num_curves, num_bins]."""
+        order = NUM_BINS - 1 - np.argsort(values[:, ::-1], axis=1, kind="stable")
+        return [cls(*row) for row in zip(values.tolist(), order.tolist(), strict=True)]
 
 
 def _enters_bin_s(entry: tuple, age_bin: int) -> float:
@@ -178,50 +184,38 @@ class ClassIndex(set):
             heapq.heappush(self._recheck, (until_s, group.version, group_key))
 
     def _lowest(self, leaves: SortedKeyList, curve: Curve) -> tuple[tuple, float, float]:
-        """(candidate, its value, until when); from old to young, as far as a younger bin may be lower.
+        """(candidate, its value, until when): the oldest leaf of the lowest bin that has one.
 
-        One bisection per occupied bin; one in all where value falls with age, as it mostly does.
+        A search per bin that is lower and empty, and one for that which is not.
         """
-        now_s, values = self._policy.now_s, curve.values
-        best, best_bin, value, position = None, 0, math.inf, 0
-        occupied = []
-        while position < len(leaves):
-            entry = leaves[position]
-            age_bin = bin_of(now_s - entry[0])
-            occupied.append((age_bin, entry))
-            if values[age_bin] < value:
-                best, best_bin, value = entry, age_bin, values[age_bin]
-            if age_bin == 0:
-                break  # all that follow are in it too, those used after `now_s` included
-            position = self._end_of_bin(leaves, position + 1, age_bin)
-            if curve.lowest_younger[age_bin] >= value:
-                occupied.extend(
-                    (bin_of(now_s - younger[0]), younger) for younger in leaves[position : position + 1]
-                )
+        oldest_bin = bin_of(self._policy.now_s - leaves[0][0])
+        until_s = math.inf
+        for age_bin in curve.bins_by_value:
+            if age_bin >= oldest_bin:
+                if age_bin == oldest_bin:
+                    entry = leaves[0]
+                    break
+                # One further on is not reached before the candidate leaves its own, which is no wider.
+                if age_bin == oldest_bin + 1:
+                    until_s = min(until_s, _enters_bin_s(leaves[0], age_bin))
+                continue
+            entry = self._oldest_younger_than(leaves, age_bin + 1)
+            if entry is None:
+                continue
+            if bin_of(self._policy.now_s - entry[0]) == age_bin:
                 break
-        until_s = _enters_bin_s(best, best_bin + 1)
-        # The oldest leaf on the young side of a bin that ranks as low or lower is the first to enter it.
-        following = iter([*occupied, None])
-        oldest = next(following)
-        for age_bin in range(occupied[0][0] + 1, 0, -1):
-            while oldest is not None and oldest[0] >= age_bin:
-                oldest = next(following)
-            if oldest is None:
-                break
-            if age_bin < NUM_BINS and age_bin != best_bin and values[age_bin] <= value:
-                until_s = min(until_s, _enters_bin_s(oldest[1], age_bin))
-        return best, value, until_s
+            # The bin is empty, and this is the first to enter it.
+            until_s = min(until_s, _enters_bin_s(entry, age_bin))
+        return entry, curve.values[age_bin], min(until_s, _enters_bin_s(entry, age_bin + 1))
 
-    def _end_of_bin(self, leaves: SortedKeyList, position: int, age_bin: int) -> int:
-        """Where the leaves that are at least of that age end; `position` is not beyond it."""
+    def _oldest_younger_than(self, leaves: SortedKeyList, age_bin: int) -> tuple | None:
+        """The oldest leaf in a younger bin than that."""
         now_s = self._policy.now_s
-        end = max(position, leaves.bisect_key_right((now_s - _EDGES[age_bin], math.inf, math.inf)))
-        # The bisection subtracts otherwise than an age is taken: on an edge the two may round apart.
-        while end > position and bin_of(now_s - leaves[end - 1][0]) < age_bin:
-            end -= 1
-        while end < len(leaves) and bin_of(now_s - leaves[end][0]) >= age_bin:
-            end += 1
-        return end
+        # A hair early: the search subtracts otherwise than an age is taken, and on an edge the two may round apart.
+        for entry in leaves.irange_key((now_s - _EDGES[age_bin] - 1e-6,)):
+            if bin_of(now_s - entry[0]) < age_bin:
+                return entry
+        return None
 
     def _compact(self) -> None:
         def is_live(version, group_key) -> bool:

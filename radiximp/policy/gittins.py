@@ -202,7 +202,7 @@ class GittinsPolicy(Policy):
         mantissa, exponent = np.frexp(self.law.refresh(now_s))
         # Processors may differ in the last bits of an exponential; ranks must not.
         index = np.ldexp(np.round(mantissa * _GRID) / _GRID, exponent)
-        self._curves = [Curve.of(values) for values in index.tolist()]
+        self._curves = Curve.all_of(index)
         self._shared_curves.clear()
         self.curves_version += 1
         self._num_waiting = 0

@@ -27,8 +27,8 @@ def information_gain_bits(
     np.add.at(of_group, (slice(None), group), np.stack([reuse, exposure_s]))
     group_reuse, group_exposure_s = of_group[:, group]
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.log2(reuse / exposure_s * group_exposure_s / group_reuse)
-    gain = np.where((reuse > 0) & (exposure_s > 0), reuse * ratio, 0.0).sum() / reuse.sum()
+        terms = reuse * np.log2(reuse / exposure_s * group_exposure_s / group_reuse)
+    gain = np.where((reuse > 0) & (exposure_s > 0), terms, 0.0).sum() / reuse.sum()
     # Twice the log-likelihood ratio is chi-squared where the feature tells nothing, with a degree for each further class.
     is_cell = exposure_s > 0
     per_group = np.zeros((len(numbers), reuse.shape[1]))
