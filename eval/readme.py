@@ -214,10 +214,83 @@ def fetch_failures() -> str:
     )
 
 
+def _interval(found: dict) -> str:
+    return f"{found['ratio']:.3f} ({found['low']:.3f} … {found['high']:.3f})"
+
+
+def prewarm() -> str:
+    """Pre-warmed against cold, chats beside a pre-warm, two tenants."""
+    ttft, background = _read("prewarm", "ttft.json"), _read("prewarm", "background.json")
+    tenants = _read("prewarm", "tenants.json")
+    said = lambda result: "PASS" if result["is_met"] else "MISS"  # noqa: E731
+    warmed = [row["prompts_warmed"] for row in background["rounds"] if row["is_warming"]]
+    other, own = (tenants["compared_with_cold"][arm] for arm in ("other", "own"))
+    return "\n".join(
+        [
+            "Pre-warm on the real server, CPU, SmolLM2; ratios with the 95 % interval of a bootstrap over requests, each within one run:",
+            "",
+            f"- {said(ttft)}: time to first token of {ttft['prompts']} requests whose system prompt of {ttft['system_prompt_tokens'][1]:,} tokens was pre-warmed, over as many cold: "
+            f"p50 {_interval(ttft['p50_warm_over_cold'])}, p95 {_interval(ttft['p95_warm_over_cold'])}, at most {ttft['target']} (`python -m eval.prewarm_ttft`)",
+            f"- {said(background)}: time to first token of {background['clients']} chatting clients while {background['prompts']} prompts are pre-warmed, over without: "
+            f"p50 {_interval(background['p50_with_over_without'])}, p95 {_interval(background['p95_with_over_without'])}, at most {background['target']}; in {background['round_s']:g} s "
+            f"{min(warmed)} to {max(warmed)} of them got warm (`python -m eval.prewarm_background`)",
+            f"- {said(tenants)}: prompts that another tenant pre-warmed, over cold ones, mean time to first token: {_interval(other['mean_over_cold'])}, p = {other['p_value']:.2f}, and a pin finds "
+            f"{tenants['tokens_that_a_pin_found']['other']} tokens; one's own, as the control: {_interval(own['mean_over_cold'])}, p = {own['p_value']:.4f} (`python -m eval.tenant_timing`)",
+        ]
+    )
+
+
+def load_back() -> str:
+    """The device share with and without proactive load-back."""
+    result = _read("load_back", "smollm2.json")
+    lines = [
+        f"Prompt tokens found on the device at admission, agents whose prompts do not fit it, {result['rows'][0]['requests']} requests a seed (`python -m eval.load_back`): {result['verdict']}.",
+        "",
+        "| seed | load_back | device | host | TTFT p50 | p95 |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in result["rows"]:
+        lines.append(
+            f"| {row['seed']} | {row['arm']} | {row['device_share']:.1%} | {row['host_share']:.1%} | {row['ttft_p50_s']:.2f} s | {row['ttft_p95_s']:.2f} s |"
+        )
+    return "\n".join(lines)
+
+
+def fetch_or_recompute() -> str:
+    """Time to first token over a throttled host tier, by policy."""
+    result = _read("fetch_or_recompute", "cpu.json")
+    names = list(result["levels"][0]["policies"])
+    lines = [
+        "Always fetch, always recompute, and by measured cost, over a host tier throttled at five levels: p50 time to first token, real servers in turn "
+        "(`python -m eval.fetch_or_recompute --json eval/results/fetch_or_recompute/cpu.json`):",
+        "",
+        "| throttle | " + " | ".join(names) + " | by cost over the better |",
+        "|---|" + "---|" * (len(names) + 1),
+    ]
+    for row, ratio in zip(result["levels"], result["by_cost_over_better"], strict=True):
+        times = " | ".join(f"{row['policies'][name]['p50_ttft_s']:.2f} s" for name in names)
+        lines.append(
+            f"| {1e3 * row['delay_s']:.0f} ms + {1e3 * row['s_per_token']:g} ms/token | {times} | {ratio:.3f} |"
+        )
+    error = result["restore_median_error"]
+    lines += [
+        "",
+        f"Predicted time of a restore: {result['num_restores']} restores, median error {error:.1%}.",
+        "",
+    ]
+    return "\n".join(
+        lines
+        + [f"- {'PASS' if holds else 'MISS'}: {claim}" for claim, holds in result["verdicts"].items()]
+    )
+
+
 def generated(text: str) -> str:
     """`text` with the marked parts written anew."""
     results = "\n\n".join(
-        (tree_speed(), unpressured(), equivalence(), serving_hits(), fetch_failures(), what_if())
+        (
+            *(tree_speed(), unpressured(), equivalence(), serving_hits()),
+            *(prewarm(), load_back(), fetch_or_recompute(), fetch_failures(), what_if()),
+        )
     )
     importance = "\n\n".join((importance_signal(), importance_turns(), tap_overhead()))
     parts = {"replay": replay(), "results": results, "importance": importance}

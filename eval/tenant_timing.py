@@ -2,8 +2,9 @@
 
     python -m eval.tenant_timing [--prompts 30] [--words 400] [--seed 0] [--smoke] [--json FILE]
 
-Every prompt is new and asked once, under salt b. Before that salt a pre-warms something of the same length: another text
-(cold), the same text (other), or salt b itself the same text (own, the positive control). The three take turns in
+Every prompt is new and asked once, by a tenant that never asked before: its chat template too is new to it. Before that
+another tenant pre-warms something of the same length: another text (cold), the same text (other), or the tenant itself
+the same text (own, the positive control). The three take turns in
 random order in one run. A two-sided permutation test compares the mean time to first token. Exit code 1 if other
 differs from cold (p < 0.05, or any token counted as cached), or own does not.
 """
@@ -45,20 +46,21 @@ def pinned_tokens(client: Client, system: list[dict], salt: str) -> int:
 
 
 def ask(server: Server, num_prompts: int, num_words: int, seed: int) -> tuple[dict, dict]:
-    """(seconds, tokens that a pin under salt b found before it asked) per arm."""
+    """(seconds, tokens that a pin of the tenant found before it asked) per arm."""
     rng = random.Random(seed)
     seconds: dict[str, list[float]] = {arm: [] for arm in ARMS}
     visible = dict.fromkeys(ARMS, 0)
     with httpx.Client(base_url=server.url) as http, Client(server.url, timeout_s=300) as client:
         ttft_s(http, [{"role": "user", "content": words(rng, 50)}])
-        for _ in range(num_prompts):
+        for number in range(num_prompts):
             for arm in rng.sample(ARMS, len(ARMS)):
+                tenant = f"{arm} {number}"
                 system = [{"role": "system", "content": words(rng, num_words)}]
                 decoy = [{"role": "system", "content": words(rng, num_words)}]
-                warm(client, decoy if arm == "cold" else system, cache_salt="b" if arm == "own" else "a")
-                visible[arm] += pinned_tokens(client, system, "b")
+                warm(client, decoy if arm == "cold" else system, cache_salt=tenant if arm == "own" else "a")
+                visible[arm] += pinned_tokens(client, system, tenant)
                 question = {"role": "user", "content": words(rng, 12)}
-                seconds[arm].append(ttft_s(http, [*system, question], cache_salt="b"))
+                seconds[arm].append(ttft_s(http, [*system, question], cache_salt=tenant))
     return seconds, visible
 
 
@@ -97,7 +99,7 @@ def main(argv: list[str] | None = None) -> int:
         print(
             f"{show(f'{arm} / cold, mean', compared[arm]['mean_over_cold'])}, p = {compared[arm]['p_value']:.4f}"
         )
-    print(f"tokens that a pin under salt b found: {visible}")
+    print(f"tokens that a pin of the tenant found: {visible}")
     print(f"VERDICT another tenant's pre-warm is not visible: {'yes' if is_met else 'NO'}")
     print(f"VERDICT the test sees one's own (positive control): {'yes' if is_sharp else 'NO'}")
     return 0 if is_met and is_sharp else 1

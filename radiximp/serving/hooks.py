@@ -42,7 +42,7 @@ def register_hooks() -> None:
         (f"{scheduler}.run_batch", _watch_decode_steps, HookType.AFTER),
         (f"{scheduler}.process_batch_result", _harvest, HookType.AFTER),
         (f"{scheduler}.process_batch_result", _run_prefetches, HookType.AFTER),
-        (f"{manager}._init_req_state", _check_hints, HookType.BEFORE),
+        (f"{manager}._init_req_state", _check_request, HookType.BEFORE),
         (f"{scheduler}.handle_generate_request", requests.receive_arrival, HookType.BEFORE),
         (f"{scheduler}.handle_embedding_request", requests.receive_arrival, HookType.BEFORE),
         (f"{weights}.flush_cache_after_weight_update", _forget, HookType.BEFORE),
@@ -124,9 +124,10 @@ def _run_prefetches(result, scheduler, *args, **kwargs) -> None:
         core.hints.run_prefetches()
 
 
-def _check_hints(tokenizer_manager, obj, *args, **kwargs) -> None:
+def _check_request(tokenizer_manager, obj, *args, **kwargs) -> None:
     # The request is normalised by now and has not begun.
     if launch.is_ours(tokenizer_manager.server_args):
+        requests.check_rid(obj)
         hints.check(tokenizer_manager, obj)
 
 

@@ -19,7 +19,7 @@ from radiximp.serving import commands
 from radiximp.serving.metrics import jobs
 from radiximp.serving.pacing import Pacing
 from radiximp.serving.prompts import as_keys
-from radiximp.serving.requests import WARM_RID
+from radiximp.serving.requests import warm_rid
 
 MAX_WAITING = 64
 MAX_WAITING_TOKENS = 1 << 21
@@ -222,16 +222,17 @@ class Prewarmer:
         """Prefill the first `end` tokens; returns how many of them were cached."""
         from sglang.srt.managers.io_struct import GenerateReqInput
 
-        request = GenerateReqInput(
-            **{**prompt, "input_ids": prompt["input_ids"][:end]},
-            rid=f"{WARM_RID}{uuid.uuid4().hex}",
-            sampling_params={"max_new_tokens": 1, "temperature": 0},
-            routed_dp_rank=rank if self._manager.server_args.dp_size > 1 else None,
-            log_metrics=False,
-        )
         cached = 0
-        async for answer in self._manager.generate_request(request, None):
-            cached = answer["meta_info"]["cached_tokens"]
+        with warm_rid() as rid:
+            request = GenerateReqInput(
+                **{**prompt, "input_ids": prompt["input_ids"][:end]},
+                rid=rid,
+                sampling_params={"max_new_tokens": 1, "temperature": 0},
+                routed_dp_rank=rank if self._manager.server_args.dp_size > 1 else None,
+                log_metrics=False,
+            )
+            async for answer in self._manager.generate_request(request, None):
+                cached = answer["meta_info"]["cached_tokens"]
         return cached
 
 

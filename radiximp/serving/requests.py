@@ -8,6 +8,9 @@ own clock.)
 from __future__ import annotations
 
 import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from sglang.srt.constants import HEALTH_CHECK_RID_PREFIX
 from sglang.srt.observability import req_time_stats
@@ -23,6 +26,30 @@ WARM_RID = "radiximp-prewarm-"
 
 # A class attribute, so that SGLang's copying constructor carries the field from class to class.
 setattr(req_time_stats.ReqTimeStatsBase, ARRIVAL_FIELD, 0.0)
+
+
+# Of this process: ids of its own warm requests that run now.
+_warm_rids: set[str] = set()
+
+
+@contextmanager
+def warm_rid() -> Iterator[str]:
+    """An id of warm traffic, valid inside the block."""
+    rid = f"{WARM_RID}{uuid.uuid4().hex}"
+    _warm_rids.add(rid)
+    try:
+        yield rid
+    finally:
+        _warm_rids.discard(rid)
+
+
+def check_rid(obj) -> None:
+    """Refuse a client's request that calls itself warm, and so would count as nobody's; raises ValueError, which is a 400."""
+    for rid in obj.rid if isinstance(obj.rid, list) else [obj.rid]:
+        if str(rid).startswith(WARM_RID) and rid not in _warm_rids:
+            raise ValueError(
+                f"rid: expected one that does not begin with {WARM_RID!r}, as the server's own pre-warms do, got {str(rid)[:64]!r}"
+            )
 
 
 def is_warm(request) -> bool:

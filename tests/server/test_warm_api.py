@@ -15,6 +15,7 @@ from fastapi.openapi.utils import get_openapi
 from hypothesis import HealthCheck, settings
 
 from radiximp.serving import bodies, http
+from tests.server.calls import fresh, generate, pin, prewarm
 from tests.server.server import Server, launch
 
 POOL_TOKENS = 4096
@@ -24,7 +25,6 @@ FLAGS = [
     *("--radix-eviction-policy-config", '{"hotspot_queries": 1}'),
 ]
 ADMIN = {"Authorization": "Bearer secret"}
-_next_ids = itertools.count(1000, 7)
 
 
 @pytest.fixture(scope="module")
@@ -44,33 +44,6 @@ def empty(api):
     """The calls of a server whose cache is empty."""
     api.post("/flush_cache", params={"timeout": 60}).raise_for_status()
     return api
-
-
-def fresh(num_tokens: int) -> list[int]:
-    """A prompt that begins as no other does."""
-    first = next(_next_ids) % 40_000
-    return [1000 + (first * 31 + i * (first % 97 + 3)) % 45_000 for i in range(num_tokens)]
-
-
-def generate(api, ids: list[int], **body) -> dict:
-    """What the server says of a request with one new token: `cached_tokens` and the like."""
-    body |= {"input_ids": ids, "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
-    return api.post("/generate", json=body).raise_for_status().json()["meta_info"]
-
-
-def prewarm(api, ids: list[int], **body) -> dict:
-    """The result of one prompt, once it is warm."""
-    started = api.post("/radiximp/prewarm", json={"prompts": [{"input_ids": ids}], **body})
-    assert started.status_code == 202, started.text
-    deadline = time.monotonic() + 60
-    while (job := api.get(started.json()["status_url"]).json())["state"] in ("waiting", "running"):
-        assert time.monotonic() < deadline, job
-    (result,) = job["results"]
-    return {"id": job["id"], **result}
-
-
-def pin(api, ids: list[int], **body) -> httpx.Response:
-    return api.post("/radiximp/pins", json={"prompts": [{"input_ids": ids}], **body})
 
 
 def stats(api) -> dict:
@@ -130,6 +103,17 @@ def test_the_preview_of_hotspots_needs_the_admin_key(empty, server):
     (rank,) = empty.get("/radiximp/hotspots").json()["ranks"]
     assert not any("preview" in row or "preview_ids" in row for row in rank["hotspots"])
     assert httpx.get(f"{server.url}/radiximp/hotspots?preview=true").status_code == 401
+
+
+def test_a_client_cannot_pass_for_warm_traffic(empty):
+    before = stats(empty)["requests"]
+    sampling = {"max_new_tokens": 1, "temperature": 0}
+    for rid in ("radiximp-prewarm-1", ["mine", "radiximp-prewarm-2"]):
+        ids = [fresh(20)] * 2 if isinstance(rid, list) else fresh(20)
+        refused = empty.post("/generate", json={"input_ids": ids, "sampling_params": sampling, "rid": rid})
+        assert refused.status_code == 400 and "the server's own pre-warms" in refused.text, refused.text
+    assert prewarm(empty, fresh(40))["error"] is None
+    assert stats(empty)["requests"]["warm"] == before["warm"] + 1
 
 
 # ---- hints ----
