@@ -218,7 +218,9 @@ async def tree_node(
     )
     node = next((reply["node"] for reply in ranks if "node" in reply), None)
     if node is None:
-        raise HTTPException(404, f"no node {node_id} in the tree of data-parallel rank {dp_rank}: it was evicted or cut")
+        raise HTTPException(
+            404, f"no node {node_id} in the tree of data-parallel rank {dp_rank}: it was evicted or cut"
+        )
     if preview:
         node["preview"] = _text_of(node.pop("preview_ids"))
     return {"dp_rank": dp_rank, **node}

@@ -22,38 +22,87 @@ PINNED, IN_USE, GOES_FIRST, EVICTABLE = 1, 2, 4, 8
 
 
 class _Runs:
-    """Chains of only children that are alike, each as one: its nodes from the top, the number of the run above (-1: none)."""
+    """Chains of only children that are alike, each as one, numbered so that what is above comes first.
+
+    lasts, parents, tokens: of each its last node, the number of the run above (-1: none), its tokens. inner: numbers of those that others
+    continue. chains: number -> (first node, how many), of more than one node. Lists of numbers and nodes, leaves in bulk: a
+    container a node would set off the garbage collector in a process that has millions, and a loop takes several times as long.
+    """
 
     def __init__(self, root) -> None:
-        self.nodes: list[list] = []
+        self.lasts: list = []
         self.parents: list[int] = []
         self.tokens: list[int] = []
-        waiting = [(child, -1) for child in root.children.values()]
+        self.inner: list[int] = []
+        self.chains: dict[int, tuple[Any, int]] = {}
+        waiting, above = self._children(root, -1)
         while waiting:
-            node, parent = waiting.pop()
-            run, num_tokens, children = [node], len(node.key), node.children
-            while len(children) == 1:
-                (child,) = children.values()
-                if _mark(node) != _mark(child):
-                    break
-                run.append(child)
-                node, num_tokens, children = child, num_tokens + len(child.key), child.children
-            if children:
-                number = len(self.nodes)
-                waiting += [(child, number) for child in children.values()]
-            self.nodes.append(run)
-            self.parents.append(parent)
-            self.tokens.append(num_tokens)
+            following, numbers = self._children(*self._run(waiting.pop(), above.pop()))
+            waiting += following
+            above += numbers
+
+    def _children(self, node, number: int) -> tuple[list, list[int]]:
+        """Add what of the node's children are leaves; the others, each with `number`, which they continue."""
+        children = node.children.values()
+        leaves = [child for child in children if not child.children]
+        self.lasts += leaves
+        self.parents += [number] * len(leaves)
+        self.tokens += [len(leaf.key) for leaf in leaves]
+        if len(leaves) == len(children):
+            return [], []
+        others = [child for child in children if child.children]
+        return others, [number] * len(others)
+
+    def _run(self, first, above: int) -> tuple[Any, int]:
+        """Add the run that begins with a node that others continue; its last node and number."""
+        last, num_tokens, num_nodes = first, len(first.key), 1
+        while len(last.children) == 1:
+            (child,) = last.children.values()
+            if _mark(last) != _mark(child):
+                break
+            last, num_tokens, num_nodes = child, num_tokens + len(child.key), num_nodes + 1
+        number = len(self.lasts)
+        if num_nodes > 1:
+            self.chains[number] = (first, num_nodes)
+        if last.children:
+            self.inner.append(number)
+        self.lasts.append(last)
+        self.parents.append(above)
+        self.tokens.append(num_tokens)
+        return last, number
+
+    def num_nodes(self, number: int) -> int:
+        """Nodes in a run."""
+        return self.chains[number][1] if number in self.chains else 1
+
+    def of(self, number: int) -> list:
+        """The nodes of a run, the last one first."""
+        nodes = [self.lasts[number]]
+        if number in self.chains:
+            first = self.chains[number][0]
+            while nodes[-1] is not first:
+                nodes.append(nodes[-1].parent)
+        return nodes
 
     def sums(self) -> tuple[list[int], list[int]]:
         """Of each run and all below it: tokens, nodes."""
-        tokens, nodes = list(self.tokens), list(map(len, self.nodes))
-        for number in range(len(tokens) - 1, -1, -1):
-            parent = self.parents[number]
-            if parent >= 0:
-                tokens[parent] += tokens[number]
-                nodes[parent] += nodes[number]
-        return tokens, nodes
+        nodes = [1] * len(self.lasts)
+        for number, (_, num_nodes) in self.chains.items():
+            nodes[number] = num_nodes
+        return self._with_those_below(self.tokens), self._with_those_below(nodes)
+
+    def _with_those_below(self, counts: list[int]) -> list[int]:
+        parents, own = np.array(self.parents, dtype=np.int64), np.array(counts, dtype=np.int64)
+        is_leaf = np.ones(len(own), dtype=bool)
+        is_leaf[self.inner] = False
+        is_leaf &= parents >= 0
+        totals = np.zeros(len(own), dtype=np.int64)
+        np.add.at(totals, parents[is_leaf], own[is_leaf])
+        sums = (totals + own).tolist()
+        for number in reversed(self.inner):
+            if self.parents[number] >= 0:
+                sums[self.parents[number]] += sums[number]
+        return sums
 
 
 def _mark(node) -> tuple[int, int]:
@@ -103,28 +152,33 @@ class TreeSnapshot:
     def _columns(self, runs: _Runs, numbers: list[int]) -> dict[str, list]:
         row_of = {number: row for row, number in enumerate(numbers)}
         row_of[-1] = -1
-        now_s, leaves = self.clock.now_s(), self.evictable_device_leaves
-        ids, tiers, flags, importance, ages_s, queries = [], [], [], [], [], []
-        for number in numbers:
-            run = runs.nodes[number]
-            last = run[-1]
+        leaves, chains = self.evictable_device_leaves, runs.chains
+        tiers, flags, importance, last_uses_s, queries = [], [], [], [], []
+        lasts = [runs.lasts[number] for number in numbers]
+        for number, last in zip(numbers, lasts, strict=True):
             tier, flag = _mark(last)
-            ids.append(last.id)
             tiers.append(tier)
             flags.append(flag | EVICTABLE if last in leaves else flag)
-            histories = [self.history_of(node) for node in run]
-            importance.append(_density(run, histories))
-            ages_s.append(round(now_s - max(history.last_use_s for history in histories), 1))
-            queries.append(histories[0].num_queries)
+            history = self.history_of(last)
+            if number in chains:
+                run = runs.of(number)
+                histories = [self.history_of(node) for node in run]
+                importance.append(_density(run, histories))
+                last_uses_s.append(max(history.last_use_s for history in histories))
+                queries.append(histories[-1].num_queries)
+            else:
+                importance.append(None if history.importance is None else round(history.density, 3))
+                last_uses_s.append(history.last_use_s)
+                queries.append(history.num_queries)
         return {
-            "id": ids,
+            "id": [last.id for last in lasts],
             "parent": [row_of[runs.parents[number]] for number in numbers],
             "tokens": [runs.tokens[number] for number in numbers],
-            "nodes": [len(runs.nodes[number]) for number in numbers],
+            "nodes": [runs.num_nodes(number) for number in numbers],
             "tiers": tiers,
             "flags": flags,
             "importance": importance,
-            "age_s": ages_s,
+            "age_s": np.round(self.clock.now_s() - np.array(last_uses_s), 1).tolist(),
             "queries": queries,
         }
 
