@@ -50,7 +50,8 @@ def _law(rank: dict) -> str:
 def _counts(rank: dict, before: dict | None) -> Iterable[RenderableType]:
     table = simple_table(["", "prompt tokens", *_TIERS, "found", "regret", "evicted device", "evicted host"])
     table.add_row("since start", *_row(rank, None))
-    if before is not None:
+    # A server that was started anew counts from 0.
+    if before is not None and before["prompt_tokens"]["user"] <= rank["prompt_tokens"]["user"]:
         table.add_row("since last look", *_row(rank, before))
     yield table
     yield Text(
@@ -63,8 +64,7 @@ def _row(rank: dict, before: dict | None) -> list[str]:
         value, start = rank, before
         for name in path:
             value, start = value[name], None if start is None else start[name]
-        # A server that was started anew counts from 0.
-        return value if start is None or value < start else value - start
+        return value if start is None else value - start
 
     asked = grown("prompt_tokens", "user")
     hits = [grown("hit_tokens", "user", tier) for tier in _TIERS]

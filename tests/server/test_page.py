@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import pty
+import random
 import re
 import select
 import subprocess
@@ -17,6 +18,7 @@ import httpx
 import pytest
 
 from tests.server.browser import LAPTOP, PHONE, READY, axe_source, chromium, opened, violations
+from tests.server.canned import canned
 from tests.server.server import launch
 
 KEY = "secret"
@@ -28,6 +30,18 @@ FLAGS = [
 ]
 SYSTEM = "You are a careful clerk of a small library. " * 12
 _numbers = itertools.count()
+# Milliseconds from a change of the filter to the next frame, the median of nine.
+REDRAWS = """async () => {
+  const least = document.querySelector('#least'), took = [];
+  for (let turn = 0; turn < 9; turn++) {
+    least.value = turn;
+    const started = performance.now();
+    least.dispatchEvent(new Event('input'));
+    await new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)));
+    took.push(performance.now() - started);
+  }
+  return took.sort((a, b) => a - b)[4];
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -232,6 +246,60 @@ def test_jobs_are_made_and_cancelled(server, browser):
         page.wait_for_function("document.querySelector('#job-said').textContent.includes('line 1')")
         for job in api(server, "GET", "prewarm").json()["jobs"]:
             api(server, "DELETE", f"prewarm/{job['id']}")
+
+
+def large_tree(num_rows: int) -> dict:
+    """A snapshot with as many rows as one ever has: prompts of many lengths that branch off each other."""
+    rng = random.Random(5)
+    parents = [-1, *(rng.randrange(-1, row) if rng.random() < 0.8 else -1 for row in range(1, num_rows))]
+    tokens = [int(rng.paretovariate(0.9) * 16) % 4000 + 1 for _ in range(num_rows)]
+    subtree_tokens, subtree_nodes = list(tokens), [1] * num_rows
+    for row in reversed(range(num_rows)):
+        if parents[row] >= 0:
+            subtree_tokens[parents[row]] += subtree_tokens[row]
+            subtree_nodes[parents[row]] += subtree_nodes[row]
+    columns = {
+        "id": list(range(1, num_rows + 1)), "parent": parents, "tokens": tokens, "nodes": [1] * num_rows,
+        "subtree_tokens": subtree_tokens, "subtree_nodes": subtree_nodes,
+        "tiers": [rng.choice((1, 2, 3)) for _ in range(num_rows)], "flags": [0] * num_rows,
+        "importance": [rng.choice((None, rng.lognormvariate(0, 1))) for _ in range(num_rows)],
+        "age_s": [rng.expovariate(1 / 300) for _ in range(num_rows)], "queries": [1] * num_rows,
+    }  # fmt: skip
+    return {
+        "nodes": 50_000, "tokens": sum(tokens) + 200_000, "left_out_nodes": 50_000 - num_rows, "left_out_tokens": 200_000,
+        "leaves": {"device": 1, "host": 0}, "next_victim": 2, "columns": columns, "seconds": 0.1,
+    }  # fmt: skip
+
+
+def test_a_tree_of_fifty_thousand_nodes_is_fluid(server, browser, tmp_path):
+    """Two seconds until it can be used is the aim; a loaded machine has three times that."""
+    rank = {"dp_rank": 0, "tree": large_tree(10_000)}
+    answers = {
+        "web/access.json": {"key": "none"},
+        "stats": api(server, "GET", "stats").json(),
+        "tree": {"interval_s": 60, "may": {"change": True, "read_text": False}, "ranks": [rank]},
+        "hotspots": {"ranks": [{"dp_rank": 0, "hotspots": []}]},
+        "pins": {"ranks": [{"dp_rank": 0, "pins": []}]},
+        "prewarm": {"jobs": []},
+    }
+    node_id = api(server, "GET", "tree").json()["ranks"][0]["tree"]["columns"]["id"][0]
+    node = api(server, "GET", f"tree/{node_id}").json()
+    answers |= {f"tree/{number}": {**node, "node": number} for number in range(1, 10_001)}
+    with canned(answers) as url, opened(browser, url, **LAPTOP) as watched:
+        started = time.monotonic()
+        page = watched.page
+        page.wait_for_selector(READY)
+        select_by_keys(page)
+        seconds = time.monotonic() - started
+        frames = page.evaluate(REDRAWS)
+        print(f"usable after {seconds:.2f} s, a redraw takes {frames:.1f} ms")
+        page.keyboard.press("Enter")
+        for _ in range(6):
+            page.keyboard.press("ArrowDown")
+            page.keyboard.press("ArrowRight")
+        screenshot(page, "large", tmp_path)
+        assert "40,000 small nodes" in page.inner_text("#tree-said") or page.locator("#node dl").count()
+        assert seconds < 6 and frames < 200
 
 
 def test_a_wrong_key_is_asked_for_again(server, browser):
