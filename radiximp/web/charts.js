@@ -19,8 +19,8 @@ function frame(label, most, width) {
 }
 
 function caption(entries) {
-  const parts = entries.flatMap(([name, text], index) => [
-    svg("svg", { viewBox: "0 0 12 12", class: "key", "aria-hidden": "true" }, svg("rect", { class: `c${index + 1}`, width: 12, height: 12 })),
+  const parts = entries.flatMap(([name, shade, text]) => [
+    svg("svg", { viewBox: "0 0 12 12", class: "key", "aria-hidden": "true" }, svg("rect", { class: shade, width: 12, height: 12 })),
     `${name} ${text}  `,
   ]);
   return el("figcaption", { className: "key-line" }, ...parts);
@@ -58,20 +58,21 @@ export class OverTime {
       return;
     }
     const first = points[0].t, span = Math.max(points.at(-1).t - first, 1), latest = points.at(-1);
+    const has = (tier) => points.some((point) => point[tier] > 0);
     const lines = [
-      ["device", (point) => point.device],
-      ["device and host", (point) => point.device + point.host],
-      ["and storage", (point) => point.device + point.host + point.storage],
-      ["regret", (point) => point.regret],
+      ["found", "c1", (point) => point.device + point.host + point.storage],
+      ...(has("host") || has("storage") ? [["on the device", "c2", (point) => point.device]] : []),
+      ...(has("storage") ? [["with the host", "c3", (point) => point.device + point.host]] : []),
+      ["regret", "c4", (point) => point.regret],
     ];
-    const shown = lines.map(([name, of]) => [name, percent(of(latest))]);
+    const shown = lines.map(([name, shade, of]) => [name, shade, percent(of(latest))]);
     const width = widthOf(this.figure), x = across(width);
-    const label = `Hit rate and regret over ${Math.round(span)} seconds; now ${shown.map((pair) => pair.join(" ")).join(", ")}`;
+    const label = `Hit rate and regret over ${Math.round(span)} seconds; now ${shown.map(([name, , share]) => `${name} ${share}`).join(", ")}`;
     const chart = frame(label, 1, width);
-    lines.forEach(([, of], index) => {
+    for (const [, shade, of] of lines) {
       const path = points.map((point) => `${x((point.t - first) / span).toFixed(1)},${y(of(point)).toFixed(1)}`);
-      chart.append(svg("polyline", { class: `line c${index + 1}`, points: path.join(" ") }));
-    });
+      chart.append(svg("polyline", { class: `line ${shade}`, points: path.join(" ") }));
+    }
     chart.append(svg("text", { x: LEFT, y: HEIGHT - 6 }, `${Math.round(span)} s ago`));
     chart.append(svg("text", { x: width - RIGHT, y: HEIGHT - 6, "text-anchor": "end" }, "now"));
     this.figure.replaceChildren(chart, caption(shown));
@@ -100,7 +101,7 @@ export function showWhatIf(figure, rank) {
     chart.append(svg("line", { class: "c1", x1: at(index), x2: at(index), y1: y(low / most), y2: y(high / most) }));
     chart.append(svg("circle", { class: "dot c1", cx: at(index), cy: y(size.hit_rate / most), r: 4 }));
     const tokens = size.host_tokens || size.device_tokens, anchor = ["start", "middle", "middle", "end"][index] ?? "middle";
-    chart.append(svg("text", { x: at(index), y: HEIGHT - 6, "text-anchor": anchor }, `${size.scale}× ${short(tokens)}`));
+    chart.append(svg("text", { x: at(index), y: HEIGHT - 6, "text-anchor": anchor }, width < 420 ? `${size.scale}×` : `${size.scale}× ${short(tokens)}`));
   });
   const note = `Prompt tokens that lru would find with so much ${what}, ± 2 standard errors; ${short(rank.what_if.samples)} samples. Read it for its slope.`;
   figure.replaceChildren(chart, el("figcaption", {}, note));

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import tarfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -75,6 +76,14 @@ def opened(browser, url: str, key: str | None = None, **options) -> Iterator[Wat
         watched.check()
     finally:
         context.close()
+
+
+def until(page, expression: str, timeout_s: float = 60.0) -> None:
+    """Wait until it is true on the page. (Playwright's own way evaluates text within the page, which its content policy forbids.)"""
+    deadline = time.monotonic() + timeout_s
+    while not page.evaluate(expression):
+        assert time.monotonic() < deadline, f"never became true: {expression}"
+        page.wait_for_timeout(100)
 
 
 def _note_host(watched: Watched, url: str) -> None:

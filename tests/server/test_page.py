@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.server.browser import LAPTOP, PHONE, READY, axe_source, chromium, opened, violations
+from tests.server.browser import LAPTOP, PHONE, READY, axe_source, chromium, opened, until, violations
 from tests.server.canned import canned
 from tests.server.server import launch
 
@@ -184,21 +184,21 @@ def test_a_click_and_keys_select_and_a_filter_narrows(server, browser):
         page.wait_for_selector("#node dl")
         clicked = node_of(page)
         page.keyboard.press("ArrowRight")
-        page.wait_for_function(f"Number(document.querySelector('#node dl dd').textContent) !== {clicked}")
+        until(page, f"Number(document.querySelector('#node dl dd').textContent) !== {clicked}")
         page.keyboard.press("ArrowLeft")
-        page.wait_for_function(f"Number(document.querySelector('#node dl dd').textContent) === {clicked}")
+        until(page, f"Number(document.querySelector('#node dl dd').textContent) === {clicked}")
         assert "go" in page.inner_text("#node")
         page.keyboard.press("Enter")
         page.wait_for_selector("#crumbs button >> nth=1")
         page.keyboard.press("Escape")
-        page.wait_for_function("document.querySelectorAll('#crumbs button').length === 1")
+        until(page, "document.querySelectorAll('#crumbs button').length === 1")
         page.select_option("#filter", "pinned")
-        page.wait_for_function(
+        until(page, 
             "/; 0 of \\d+ shown match/.test(document.querySelector('#tree-said').textContent)"
         )
         page.select_option("#filter", "all")
         page.fill("#least", "200")
-        page.wait_for_function(
+        until(page, 
             "/; [1-9]\\d* of \\d+ shown match/.test(document.querySelector('#tree-said').textContent)"
         )
         for colour in ("age", "tier", "importance"):
@@ -223,7 +223,7 @@ def test_a_node_is_pinned_and_unpinned_and_its_text_shows_when_asked(server, bro
         assert len(rank["pins"]) == 1 and rank["pins"][0]["tokens_pinned"] > 0
         assert api(server, "GET", f"tree/{node_id}").json()["is_pinned"]
         page.click("#node .unpin")
-        page.wait_for_function("document.querySelector('#pins').textContent === 'No pins.'")
+        until(page, "document.querySelector('#pins').textContent === 'No pins.'")
         assert not api(server, "GET", f"tree/{node_id}").json()["is_pinned"]
 
 
@@ -235,15 +235,15 @@ def test_jobs_are_made_and_cancelled(server, browser):
         for words in ("One long story about whales. " * 400, "A second story about ships. " * 400):
             page.fill("#job-prompts", words)
             page.click("#job-form button")
-            page.wait_for_function("document.querySelector('#job-said').textContent.startsWith('Job ')")
+            until(page, "document.querySelector('#job-said').textContent.startsWith('Job ')")
         waiting = page.locator("#jobs tbody tr").first
         waiting.get_by_role("button").click()
-        page.wait_for_function("document.querySelector('#jobs tbody tr').textContent.includes('cancelled')")
+        until(page, "document.querySelector('#jobs tbody tr').textContent.includes('cancelled')")
         newest = api(server, "GET", "prewarm").json()["jobs"][0]
         assert newest["state"] == "cancelled"
         page.fill("#job-prompts", '{"text": "x", ')
         page.click("#job-form button")
-        page.wait_for_function("document.querySelector('#job-said').textContent.includes('line 1')")
+        until(page, "document.querySelector('#job-said').textContent.includes('line 1')")
         for job in api(server, "GET", "prewarm").json()["jobs"]:
             api(server, "DELETE", f"prewarm/{job['id']}")
 
@@ -307,7 +307,7 @@ def test_a_wrong_key_is_asked_for_again(server, browser):
         page = watched.page
         page.fill("#key", "wrong")
         page.click("#key-form button[type=submit]")
-        page.wait_for_function("document.querySelector('#key-note').textContent.includes('did not accept')")
+        until(page, "document.querySelector('#key-note').textContent.includes('did not accept')")
         page.fill("#key", KEY)
         page.click("#key-form button[type=submit]")
         page.wait_for_selector(READY)
