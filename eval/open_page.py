@@ -1,10 +1,11 @@
 """What an open page costs the server, how long a snapshot of a large tree takes, and how soon the page can be used.
 
-    python -m eval.open_page [--rounds 7] [--requests 40] [--nodes 50000] [--json eval/results/open_page/cpu.json]
+    python -m eval.open_page [--rounds 5] [--requests 40] [--nodes 50000] [--json eval/results/open_page/cpu.json]
 
-One server and one browser; rounds with the page open and with it closed take turns, and which comes first alternates. Two closed rounds
-against each other are the noise floor (A/A). The snapshot is taken of a tree of that many nodes in this process, as a scheduler would.
-Exit code 1 if a target is missed: at most 1 % of throughput (or within the noise), 200 ms a snapshot, 2 s until the page can be used.
+Rounds take turns on one server, in an order that rotates: nobody looks ("closed", twice, which gives the noise floor), the page is open in a
+browser on this machine ("open", which pays for drawing, too), and its calls are made at its pace without a browser ("asked", what the server
+pays). The snapshot is of a tree of so many nodes in this process; the page is then loaded with what that tree answers.
+Exit code 1 if a target is missed: at most 1 % of throughput when asked (or within the noise), 200 ms a snapshot, 2 s until the page can be used.
 """
 
 from __future__ import annotations
@@ -13,81 +14,59 @@ import argparse
 import os
 import statistics
 import sys
+import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import orjson
+import torch
 
+from eval.unpressured import prompts, requests_per_s
 from radiximp.replay.files import write_json
 from tests.server.browser import LAPTOP, READY, chromium, opened
+from tests.server.canned import answers_of, canned
 from tests.server.server import Server, launch
 
 FLAGS = [
-    *(
-        "--max-total-tokens",
-        "16384",
-        "--max-running-requests",
-        "8",
-        "--log-level",
-        "warning",
-        "--sleep-on-idle",
-    ),
+    *("--max-total-tokens", "16384", "--max-running-requests", "8", "--log-level", "warning", "--sleep-on-idle"),
     *("--radix-eviction-policy", "importance"),
 ]
 MAX_COST, MAX_SNAPSHOT_S, MAX_INTERACTIVE_S = 0.01, 0.2, 2.0
+STATES = ("closed", "open", "asked", "closed again")
+# The page's calls, each so many seconds after the last.
+CALLS = {"stats": 3.0, "tree": 2.0, "hotspots?limit=20&preview=false": 10.0, "pins": 10.0, "prewarm": 3.0}
 
 
-def snapshot_seconds(num_nodes: int) -> dict:
-    """CPU seconds of the calling thread for a snapshot with its serialisation, the least and the median of seven."""
+def large_core(num_nodes: int):
+    """A tree core with so many nodes in two levels."""
     from tests.sglang.builders import build_served_cache, fresh_prompts, insert
 
+    torch.set_num_threads(1)  # tiny tensors
     cache, fresh = build_served_cache(6 * num_nodes), fresh_prompts()
     heads = [fresh(8) for _ in range(num_nodes // 50)]
     for number in range(num_nodes - len(heads)):
         insert(cache, heads[number % len(heads)] + fresh(4))
+    return cache.tree_core
+
+
+def snapshot_of(core) -> dict:
+    """CPU seconds of the calling thread for a snapshot with its serialisation, the least and the median of seven."""
     seconds, body = [], b""
     for _ in range(7):
         started = time.thread_time()
-        body = orjson.dumps(cache.tree_core.snapshot())
+        body = orjson.dumps(core.snapshot())
         seconds.append(time.thread_time() - started)
-    return {
-        "nodes": cache.tree_core.num_nodes,
-        "least_s": min(seconds),
-        "median_s": statistics.median(seconds),
-        "bytes": len(body),
-    }
+    times = {"least_s": min(seconds), "median_s": statistics.median(seconds)}
+    return {"nodes": core.num_nodes, **times, "bytes": len(body)}
 
 
-def prompts(num_requests: int, seed: int) -> list[list[int]]:
-    """Prompts of 150 tokens, 100 of them shared by eight at a time."""
-    from eval.unpressured import prompts as unpressured_prompts
-
-    return unpressured_prompts(num_requests, seed)
-
-
-def requests_per_s(server: Server, batch: list[list[int]]) -> float:
-    """Throughput of one batch, eight at a time, on an empty cache."""
-    server.flush()
+def interactive_s(browser, url: str) -> float:
+    """From asking for the page until a key press has selected a node."""
     started = time.monotonic()
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda ids: server.generate(ids, num_tokens=4), batch))
-    return len(batch) / (time.monotonic() - started)
-
-
-@contextmanager
-def page_of(browser, server: Server):
-    """The page, open and in front."""
-    with opened(browser, server.url, **LAPTOP) as watched:
-        watched.page.wait_for_selector(READY)
-        yield watched.page
-
-
-def interactive_s(browser, server: Server) -> float:
-    """From asking for the page until a key press has selected a node, on an idle server."""
-    started = time.monotonic()
-    with opened(browser, server.url, **LAPTOP) as watched:
+    with opened(browser, url, **LAPTOP) as watched:
         watched.page.wait_for_selector(READY)
         watched.page.focus("#tree")
         watched.page.keyboard.press("Home")
@@ -95,50 +74,81 @@ def interactive_s(browser, server: Server) -> float:
         return time.monotonic() - started
 
 
-def measure(rounds: int, num_requests: int) -> dict:
-    """Throughput by round and state of the page, and the seconds until it could be used."""
-    rates: dict[str, list[float]] = {"closed": [], "open": [], "closed again": []}
-    with launch(FLAGS) as server, chromium() as browser:
+@contextmanager
+def page_open(browser, server: Server) -> Iterator[None]:
+    """The page, open and in front."""
+    with opened(browser, server.url, **LAPTOP) as watched:
+        watched.page.wait_for_selector(READY)
+        yield
+
+
+@contextmanager
+def asked(server: Server) -> Iterator[None]:
+    """Its calls, made at its pace."""
+    is_over = threading.Event()
+
+    def ask() -> None:
+        due_s = dict.fromkeys(CALLS, 0.0)
+        with httpx.Client(base_url=f"{server.url}/radiximp/", timeout=60, trust_env=False) as client:
+            while not is_over.wait(0.1):
+                for path, every_s in CALLS.items():
+                    if time.monotonic() >= due_s[path]:
+                        client.get(path).raise_for_status()
+                        due_s[path] = time.monotonic() + every_s
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def throughput(browser, rounds: int, num_requests: int) -> dict[str, list[float]]:
+    """Requests per second by state and round."""
+    rates: dict[str, list[float]] = {state: [] for state in STATES}
+    with launch(FLAGS) as server:
         requests_per_s(server, prompts(8, seed=10_000))
-        waits = [interactive_s(browser, server) for _ in range(3)]
         for turn in range(rounds):
-            names = list(rates)[turn % 3 :] + list(rates)[: turn % 3]
-            for name in names:
-                batch = prompts(num_requests, seed=turn)
-                if name == "open":
-                    with page_of(browser, server):
-                        rates[name].append(requests_per_s(server, batch))
+            batch = prompts(num_requests, seed=turn)
+            for state in STATES[turn % 4 :] + STATES[: turn % 4]:
+                if state == "open":
+                    with page_open(browser, server):
+                        rates[state].append(requests_per_s(server, batch))
+                elif state == "asked":
+                    with asked(server):
+                        rates[state].append(requests_per_s(server, batch))
                 else:
-                    rates[name].append(requests_per_s(server, batch))
-    return {"requests_per_s": rates, "interactive_s": waits}
+                    rates[state].append(requests_per_s(server, batch))
+    return rates
 
 
-def ratios(rates: dict[str, list[float]], name: str) -> dict[str, float]:
-    """A state's throughput over that of the closed page, round by round."""
-    found = [b / a for a, b in zip(rates["closed"], rates[name], strict=True)]
+def ratios(rates: dict[str, list[float]], state: str) -> dict[str, float]:
+    """A state's throughput over that of nobody looking, round by round."""
+    found = [b / a for a, b in zip(rates["closed"], rates[state], strict=True)]
     return {"median": statistics.median(found), "min": min(found), "max": max(found)}
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=40)
     parser.add_argument("--nodes", type=int, default=50_000)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args(argv)
 
-    result = {"rounds": args.rounds, "requests_per_round": args.requests, "processors": os.cpu_count()}
-    result["snapshot"] = snapshot_seconds(args.nodes)
-    measured = measure(args.rounds, args.requests)
-    rates = measured["requests_per_s"]
-    result |= {
-        **measured,
-        "noise_floor": ratios(rates, "closed again"),
-        "open_over_closed": ratios(rates, "open"),
-    }
-    least = min(1 - MAX_COST, result["noise_floor"]["min"])
+    result: dict = {"rounds": args.rounds, "requests_per_round": args.requests, "processors": os.cpu_count()}
+    core = large_core(args.nodes)
+    result["snapshot"] = snapshot_of(core)
+    with chromium() as browser:
+        with canned(answers_of(core)) as url:
+            result["interactive_s"] = [interactive_s(browser, url) for _ in range(5)]
+        result["requests_per_s"] = rates = throughput(browser, args.rounds, args.requests)
+    result["over_closed"] = {state: ratios(rates, state) for state in STATES[1:]}
+    floor = result["over_closed"]["closed again"]["min"]
     result["is_met"] = {
-        "throughput": result["open_over_closed"]["median"] >= least,
+        "throughput": result["over_closed"]["asked"]["median"] >= min(1 - MAX_COST, floor),
         "snapshot": result["snapshot"]["median_s"] <= MAX_SNAPSHOT_S,
         "interactive": statistics.median(result["interactive_s"]) <= MAX_INTERACTIVE_S,
     }
@@ -147,8 +157,8 @@ def main(argv: list[str] | None = None) -> int:
         write_json(args.json, result)
     print(f"snapshot of {result['snapshot']['nodes']:,} nodes: {1e3 * result['snapshot']['median_s']:.0f} ms")
     print(f"usable after {', '.join(f'{wait:.2f}' for wait in result['interactive_s'])} s")
-    for name in ("noise_floor", "open_over_closed"):
-        print("{:<17} median {median:.3f} ({min:.3f} .. {max:.3f})".format(name, **result[name]))
+    for state, found in result["over_closed"].items():
+        print("{:<13} median {median:.3f} ({min:.3f} .. {max:.3f})".format(state, **found))
     print(f"met: {result['is_met']}")
     return 0 if all(result["is_met"].values()) else 1
 

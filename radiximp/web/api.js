@@ -44,10 +44,11 @@ export async function ask(method, path, { body, headers = {} } = {}) {
   return { content, etag: response.headers.get("ETag") };
 }
 
-/** Runs `work` again and again, each time `work`'s result in seconds after it ended; not while the page is hidden. */
+/** Runs `work` again and again, each time `work`'s result in seconds after it ended; not while the page is hidden, nor unless `mayRun`. */
 export class Repeating {
-  constructor(work) {
+  constructor(work, mayRun) {
     this.work = work;
+    this.mayRun = mayRun;
     this.timer = 0;
     this.isRunning = false;
     document.addEventListener("visibilitychange", () => document.hidden || this.now());
@@ -55,14 +56,14 @@ export class Repeating {
 
   async now() {
     clearTimeout(this.timer);
-    if (this.isRunning) return;
+    if (this.isRunning || !this.mayRun()) return;
     this.isRunning = true;
     let pause = 5;
     try {
       pause = await this.work();
     } finally {
       this.isRunning = false;
-      if (!document.hidden && pause !== null) this.timer = setTimeout(() => this.now(), pause * 1000);
+      if (!document.hidden) this.timer = setTimeout(() => this.now(), pause * 1000);
     }
   }
 }

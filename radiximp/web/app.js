@@ -9,7 +9,7 @@ import { COLOURS } from "./rows.js";
 import { TreeView } from "./tree.js";
 
 const STATS_S = 3, LISTS_S = 10, JOBS_S = 3;
-const state = { rank: 0, may: { change: false, read_text: false }, etag: null, trees: [], node: null, text: undefined, hasText: false };
+const state = { rank: 0, may: { change: false, read_text: false }, etag: null, trees: [], node: null, text: undefined, hasText: false, isLetIn: false };
 
 const view = new TreeView(byId("tree"), { onSelect: (id) => selectNode(id), onZoom: showCrumbs });
 const overTime = new OverTime(byId("time"));
@@ -27,7 +27,10 @@ async function attempt(work, place = null) {
   try {
     return await work();
   } catch (error) {
-    if (error instanceof ApiError && error.status === 401) askForKey("The server did not accept the key.");
+    if (error instanceof ApiError && error.status === 401) {
+      state.isLetIn = false; // nothing more is asked until there is another key
+      askForKey("The server did not accept the key.");
+    }
     const text = error instanceof ApiError ? `${error.status}: ${error.message}` : `no answer: ${error.message}`;
     if (place) place.textContent = text;
     else say(text, true);
@@ -39,7 +42,9 @@ const ofRank = (ranks) => ranks.find((rank) => rank.dp_rank === state.rank) ?? r
 
 // ---- polls ----
 
-const stats = new Repeating(async () => {
+const repeating = (work) => new Repeating(work, () => state.isLetIn);
+
+const stats = repeating(async () => {
   const answer = await attempt(() => call("GET", "stats"));
   if (!answer) return 2 * STATS_S;
   const rank = ofRank(answer.ranks);
@@ -51,7 +56,7 @@ const stats = new Repeating(async () => {
   return STATS_S;
 });
 
-const trees = new Repeating(async () => {
+const trees = repeating(async () => {
   const headers = state.etag ? { "If-None-Match": state.etag } : {};
   const answer = await attempt(() => ask("GET", "tree", { headers }));
   if (!answer) return 5;
@@ -60,11 +65,12 @@ const trees = new Repeating(async () => {
     byId("hotspots-text").hidden = !state.may.read_text;
     byId("job-form").querySelector("button").disabled = !state.may.change;
     showTree();
+    if (view.selected !== null && !byId("node").contains(document.activeElement)) selectNode(view.selected, false);
   }
   return state.interval;
 });
 
-const lists = new Repeating(async () => {
+const lists = repeating(async () => {
   const spots = await attempt(() => call("GET", `hotspots?limit=20&preview=${state.hasText}`));
   if (spots) showHotspots(byId("hotspots"), ofRank(spots.ranks).hotspots, (id) => selectNode(id));
   const pins = await attempt(() => call("GET", "pins"));
@@ -72,7 +78,7 @@ const lists = new Repeating(async () => {
   return LISTS_S;
 });
 
-const jobs = new Repeating(async () => {
+const jobs = repeating(async () => {
   const answer = await attempt(() => call("GET", "prewarm"));
   if (answer) showJobs(byId("jobs"), answer.jobs, state.may, cancel);
   return JOBS_S;
@@ -122,7 +128,10 @@ async function selectNode(id, isNew = true) {
   if (isNew) state.text = undefined;
   view.selected = id;
   view.draw();
-  if (view.rows) describeTree();
+  if (view.rows) {
+    if (isNew) view.reveal();
+    describeTree();
+  }
   const node = await attempt(() => call("GET", `tree/${id}?dp_rank=${state.rank}`), byId("node"));
   if (!node || view.selected !== id) return;
   state.node = node;
@@ -180,7 +189,7 @@ function useKey(value) {
   setKey(value);
   byId("key").value = "";
   byId("key-form").hidden = true;
-  state.etag = null;
+  Object.assign(state, { etag: null, isLetIn: true });
   polls.forEach((poll) => poll.now());
 }
 
@@ -232,4 +241,7 @@ if (needed === "none") byId("key-button").hidden = true;
 if (needed !== "none" && !key()) {
   say("needs a key");
   askForKey(needed === "admin" ? "This server shows its tree to those who have its admin key." : "This server needs its API key.");
-} else polls.forEach((poll) => poll.now());
+} else {
+  state.isLetIn = true;
+  polls.forEach((poll) => poll.now());
+}

@@ -14,6 +14,16 @@ export function el(tag, properties = {}, ...children) {
   return element;
 }
 
+/** Put new children into a place; what had the focus has it again, if there still is such a one. */
+export function refill(place, ...children) {
+  const nameOf = (element) => element.ariaLabel ?? element.textContent;
+  const focused = place.contains(document.activeElement) ? nameOf(document.activeElement) : null;
+  place.replaceChildren(...children);
+  if (focused === null) return;
+  const again = [...place.querySelectorAll("button, [tabindex]")].find((element) => nameOf(element) === focused);
+  again?.focus({ preventScroll: true });
+}
+
 /** The same in SVG: attributes only. */
 export function svg(tag, attributes = {}, ...children) {
   const element = document.createElementNS("http://www.w3.org/2000/svg", tag);

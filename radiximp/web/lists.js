@@ -1,6 +1,6 @@
 // Tiles, hotspots, pins and pre-warm jobs.
 
-import { ago, el, percent, short, table, whole } from "./dom.js";
+import { ago, el, percent, refill, short, table, whole } from "./dom.js";
 
 const sum = (numbers) => Object.values(numbers).reduce((total, number) => total + number, 0);
 
@@ -30,7 +30,7 @@ export function showHotspots(place, spots, onSelect) {
   ]);
   const shown = table(heads, rows, "None yet: a prefix is one once three sessions used it, of enough requests.");
   if (hasText) for (const cell of shown.querySelectorAll("td:last-child")) cell.className = "text";
-  place.replaceChildren(shown);
+  refill(place, shown);
 }
 
 export function showPins(place, pins, may, onRemove) {
@@ -40,7 +40,7 @@ export function showPins(place, pins, may, onRemove) {
     pin.expires_in_s === null ? "no end" : `${ago(pin.expires_in_s)} left`,
     el("button", { type: "button", disabled: !may.change || pin.pin_id === "hint", onclick: () => onRemove(pin.pin_id), ariaLabel: `Remove pin ${pin.pin_id.slice(0, 8)}` }, "Remove"),
   ]);
-  place.replaceChildren(table(["pin", "kind", "tokens", "how long", "action"], rows, "No pins."));
+  refill(place, table(["pin", "kind", "tokens", "how long", "action"], rows, "No pins."));
 }
 
 export function showJobs(place, jobs, may, onCancel) {
@@ -50,7 +50,7 @@ export function showJobs(place, jobs, may, onCancel) {
     const failed = job.failed_prompts ? `, ${job.failed_prompts} failed` : "";
     return [job.id.slice(0, 8), job.state, job.tier, `${job.ended_prompts} of ${job.prompts}${failed}`, whole(job.tokens_prefilled), cancel];
   });
-  place.replaceChildren(table(["job", "state", "tier", "prompts", "prefilled", "action"], rows, "No jobs."));
+  refill(place, table(["job", "state", "tier", "prompts", "prefilled", "action"], rows, "No jobs."));
 }
 
 /** Prompts as the call takes them; a line that begins with { is an object. Throws SyntaxError with the line's number. */

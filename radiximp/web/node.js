@@ -1,6 +1,6 @@
 // What one node is, why it would or would not go next, and what can be done with it.
 
-import { ago, el, percent, short, whole } from "./dom.js";
+import { ago, el, percent, refill, short, whole } from "./dom.js";
 
 const RANK_NAMES = ["pin", "promise of reuse", "last use", "use"];
 
@@ -52,7 +52,7 @@ export function showNode(place, node, { may, actions, text }) {
   ];
   const list = el("dl", {}, ...facts.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
   const why = reasons(node).map((sentence, index) => el("p", { className: index ? "note" : "why" }, sentence));
-  place.replaceChildren(list, el("h3", {}, "Would it go next?"), ...why, rankTable(node), tools(node, may, actions), ...preview(text));
+  refill(place, list, el("h3", {}, "Would it go next?"), ...why, rankTable(node), tools(node, may, actions), ...preview(text));
 }
 
 function tools(node, may, actions) {

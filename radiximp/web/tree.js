@@ -152,10 +152,13 @@ export class TreeView {
 
   select(row) {
     if (row === undefined || row < 0) return;
-    this.selected = this.rows.columns.id[row];
-    if (!this.cells.some((cell) => cell[0] === row)) this.zoom(this.rows.columns.parent[row]);
-    this.draw();
-    this.onSelect(this.selected);
+    this.onSelect(this.rows.columns.id[row]);
+  }
+
+  /** Zoom so that the selected row is wide enough to be drawn, if it is not. */
+  reveal() {
+    const { row } = this;
+    if (row >= 0 && !this.cells.some((cell) => cell[0] === row)) this.zoom(this.rows.columns.parent[row]);
   }
 
   /** Let a row fill the width; -1: the whole tree. */
