@@ -31,7 +31,15 @@ from tests.server.canned import answers_of, canned
 from tests.server.server import Server, launch
 
 FLAGS = [
-    *("--max-total-tokens", "16384", "--max-running-requests", "8", "--log-level", "warning", "--sleep-on-idle"),
+    *(
+        "--max-total-tokens",
+        "16384",
+        "--max-running-requests",
+        "8",
+        "--log-level",
+        "warning",
+        "--sleep-on-idle",
+    ),
     *("--radix-eviction-policy", "importance"),
 ]
 MAX_COST, MAX_SNAPSHOT_S, MAX_INTERACTIVE_S = 0.01, 0.2, 2.0

@@ -90,13 +90,15 @@ def _pin(core, prompts: list[dict], pin_id: str, ttl_s: float | None, hard: bool
         return {"error": str(error)}
 
 
-def _pin_node(core, node_id: int, dp_rank: int, now_s: float, **wish) -> dict:
+def _pin_node(
+    core, node_id: int, dp_rank: int, pin_id: str, ttl_s: float | None, hard: bool, now_s: float
+) -> dict:
     """Pin the prompt that ends with a node of one rank's tree; the other ranks have other nodes."""
     if dp_rank != _dp_rank():
         return {}
     core.observe_arrival(now_s)
     try:
-        return {"pins": core.pin_book.add(keys=[core.key_to(node_id)], **wish)}
+        return {"pins": core.pin_book.add(pin_id, [core.key_to(node_id)], ttl_s, hard)}
     except KeyError:
         return {"pins": []}
     except ValueError as error:

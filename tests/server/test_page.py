@@ -193,13 +193,11 @@ def test_a_click_and_keys_select_and_a_filter_narrows(server, browser):
         page.keyboard.press("Escape")
         until(page, "document.querySelectorAll('#crumbs button').length === 1")
         page.select_option("#filter", "pinned")
-        until(page, 
-            "/; 0 of \\d+ shown match/.test(document.querySelector('#tree-said').textContent)"
-        )
+        until(page, "/; 0 of \\d+ shown match/.test(document.querySelector('#tree-said').textContent)")
         page.select_option("#filter", "all")
         page.fill("#least", "200")
-        until(page, 
-            "/; [1-9]\\d* of \\d+ shown match/.test(document.querySelector('#tree-said').textContent)"
+        until(
+            page, "/; [1-9]\\d* of \\d+ shown match/.test(document.querySelector('#tree-said').textContent)"
         )
         for colour in ("age", "tier", "importance"):
             before = page.evaluate("document.querySelector('#tree').toDataURL()")

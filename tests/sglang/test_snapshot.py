@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import orjson
 import pytest
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 
-from radiximp.serving import tree_snapshot
+from radiximp.serving import commands, tree_snapshot
 from radiximp.serving.tree_snapshot import EVICTABLE, HOST, IN_USE, PINNED
 from tests.sglang.builders import (
     build_cache,
@@ -155,6 +157,29 @@ def test_the_prompt_that_ends_with_a_node_is_pinned_in_its_own_namespace():
     assert core.explain(node["node"])["pin_ids"] == ["mine"]
     with pytest.raises(KeyError):
         core.key_to(core.root_node.id)
+
+
+def test_the_commands_answer_on_the_rank_that_is_asked_and_replies_once_a_group(monkeypatch):
+    cache = build_cache(1024)
+    insert(cache, list(range(60)))
+    core, parallel = cache.tree_core, SimpleNamespace(dp_rank=1, attn_tp_rank=0, attn_cp_rank=0, pp_rank=0)
+    monkeypatch.setattr(commands, "get_parallel", lambda: parallel)
+
+    def answer(name: str, **arguments) -> dict:
+        return commands.answer(core, "radiximp:" + json.dumps({"name": name, **arguments}), lambda: True)
+
+    reply = answer("tree")
+    (node_id,) = orjson.loads(reply["tree"])["columns"]["id"]
+    assert reply["seconds"] > 0
+    assert answer("node", node_id=node_id, dp_rank=1)["node"]["tokens"] == 60
+    assert answer("node", node_id=node_id, dp_rank=0) == {}
+    assert answer("node", node_id=10**9, dp_rank=1) == {"node": None}
+    pin = {"pin_id": "p", "ttl_s": 60, "hard": False, "now_s": 10.0}
+    assert answer("pin_node", node_id=node_id, dp_rank=0, **pin) == {}
+    assert answer("pin_node", node_id=10**9, dp_rank=1, **pin) == {"pins": []}
+    assert answer("pin_node", node_id=node_id, dp_rank=1, **pin)["pins"][0]["tokens_pinned"] == 60
+    parallel.attn_tp_rank = 1
+    assert answer("tree") == {}
 
 
 @pytest.mark.parametrize("config", [{}, {"score": "lrfu"}, {"half_life_s": 0}], ids=["reuse", "lrfu", "lru"])
