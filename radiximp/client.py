@@ -59,6 +59,14 @@ class Client:
         """Versions, the server's arguments without secrets, and the statistics."""
         return self._send("GET", "/radiximp/report")
 
+    def tree(self) -> Any:
+        """The tree as it was a moment ago, per data-parallel rank: columns with a row per run of nodes."""
+        return self._send("GET", "/radiximp/tree")
+
+    def node(self, node_id: int, dp_rank: int = 0, preview: bool = False) -> Any:
+        """A node of one rank's tree and its place in the order of victims; preview: with its first words, which needs the admin key."""
+        return self._send("GET", f"/radiximp/tree/{node_id}", params={"dp_rank": dp_rank, "preview": preview})
+
     def metrics(self) -> Any:
         """All of the server's metrics, the text that Prometheus reads."""
         return self._send("GET", "/metrics/")
@@ -85,6 +93,10 @@ class Client:
         body |= {"cache_salt": cache_salt, "extra_key": extra_key, "lora_path": lora_path}
         return self._send("POST", "/radiximp/prewarm", json={"prompts": list(prompts), **_given(body)})
 
+    def prewarms(self, limit: int = 20) -> Any:
+        """The newest jobs: state, and how many of their prompts have ended."""
+        return self._send("GET", "/radiximp/prewarm", params={"limit": limit})
+
     def prewarm_state(self, job_id: str) -> Any:
         """How far a job is, and what became of its prompts."""
         return self._send("GET", f"/radiximp/prewarm/{job_id}")
@@ -102,11 +114,14 @@ class Client:
         return job
 
     def pin(
-        self, prompts: Sequence[Prompt] | None = None, *, prewarm_id: str | None = None, ttl_s: float | None = None,
-        hard: bool = False, cache_salt: str | None = None, extra_key: str | None = None, lora_path: str | None = None,
+        self, prompts: Sequence[Prompt] | None = None, *, prewarm_id: str | None = None, node_id: int | None = None,
+        dp_rank: int | None = None, ttl_s: float | None = None, hard: bool = False,
+        cache_salt: str | None = None, extra_key: str | None = None, lora_path: str | None = None,
     ) -> Any:  # fmt: skip
-        """Keep the prompts, or those of a pre-warm job that is done: {"pin_id", "tokens_requested", "tokens_pinned", ...}."""
+        """Keep the prompts, those of a pre-warm job that is done, or the one that ends with a node of the tree (of `dp_rank`):
+        {"pin_id", "tokens_requested", "tokens_pinned", ...}."""
         body = {"prompts": None if prompts is None else list(prompts), "prewarm_id": prewarm_id}
+        body |= {"node_id": node_id, "dp_rank": dp_rank}
         body |= {"cache_salt": cache_salt, "extra_key": extra_key, "lora_path": lora_path}
         return self._send("POST", "/radiximp/pins", json=_given({**body, "ttl_s": ttl_s, "hard": hard}))
 

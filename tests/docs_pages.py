@@ -76,7 +76,7 @@ class Page:
     @cached_property
     def calls(self) -> set[tuple[str, str]]:
         """(method, path) of our HTTP calls that are named; names of path parameters left out."""
-        named = re.findall(r"\b(GET|POST|DELETE) +(/radiximp/[\w/{}]+)", self.text)
+        named = re.findall(r"\b(GET|POST|DELETE) +(/radiximp/[\w/{}]*)", self.text)
         return {(method, re.sub(r"\{\w*\}", "{}", path)) for method, path in named}
 
     @cached_property

@@ -20,6 +20,7 @@ COMMANDS = {
     "prewarm": "have known prompts prefilled by a running server",
     "pins": "list, add or remove what a running server is asked to keep",
     "hotspots": "the prefixes that many sessions of a running server share, and their file",
+    "top": "what a running server's cache does, live in a terminal",
     "doctor": "is the policy on in every process of a running server, and what keeps it from doing its work",
     "bundle": "write a bug report of a running server to a file, secrets removed",
     "model": "prepare the small default model and print its path",

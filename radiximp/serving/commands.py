@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import orjson
 from sglang.srt.managers.io_struct import GetInternalStateReq
+from sglang.srt.runtime_context import get_parallel
 
 from radiximp.serving import tiers
 from radiximp.serving.metrics import reporting
@@ -61,6 +64,16 @@ def key_of(core: ImportanceTreeCore, prompt: dict) -> RadixKey:
     return core.key_in(extra_key, prompt["cache_salt"], prompt["input_ids"])
 
 
+def _dp_rank() -> int:
+    return get_parallel().dp_rank or 0
+
+
+def _answers() -> bool:
+    """Whether this rank's reply is the one of its group that is sent."""
+    parallel = get_parallel()
+    return not (parallel.attn_tp_rank or parallel.attn_cp_rank or parallel.pp_rank)
+
+
 def _stats(core) -> dict:
     reply = core.stats()
     # Here only: what is costly to export takes milliseconds, and other commands come many times a second.
@@ -77,12 +90,44 @@ def _pin(core, prompts: list[dict], pin_id: str, ttl_s: float | None, hard: bool
         return {"error": str(error)}
 
 
+def _pin_node(
+    core, node_id: int, dp_rank: int, pin_id: str, ttl_s: float | None, hard: bool, now_s: float
+) -> dict:
+    """Pin the prompt that ends with a node of one rank's tree; the other ranks have other nodes."""
+    if dp_rank != _dp_rank():
+        return {}
+    core.observe_arrival(now_s)
+    try:
+        return {"pins": core.pin_book.add(pin_id, [core.key_to(node_id)], ttl_s, hard)}
+    except KeyError:
+        return {"pins": []}
+    except ValueError as error:
+        return {"error": str(error)}
+
+
 def _unpin(core, pin_id: str) -> dict:
     return {"removed": core.pin_book.remove(pin_id)}
 
 
 def _pins(core, pin_id: str | None = None) -> dict:
     return {"pins": core.pin_book.describe(pin_id)}
+
+
+def _tree(core) -> dict:
+    """The tree as columns, serialised: it is large, and what lies between only passes it on. seconds: all that it took."""
+    started = time.perf_counter()
+    core.settle()
+    if not _answers():
+        return {}  # the others of the group need only have settled as the one that answers
+    tree = orjson.dumps(core.snapshot())
+    return {"tree": tree, "seconds": time.perf_counter() - started}
+
+
+def _node(core, node_id: int, dp_rank: int, preview_tokens: int = 0) -> dict:
+    if dp_rank != _dp_rank():
+        core.settle()
+        return {}
+    return {"node": core.explain(node_id, preview_tokens)}
 
 
 def _hotspots(core, limit: int, preview_tokens: int = 0) -> dict:
@@ -126,8 +171,11 @@ def _calibration(core) -> dict:
 _COMMANDS = {
     "stats": _stats,
     "pin": _pin,
+    "pin_node": _pin_node,
     "unpin": _unpin,
     "pins": _pins,
+    "tree": _tree,
+    "node": _node,
     "hotspots": _hotspots,
     "hotspot_prompts": _hotspot_prompts,
     "tiers": _tiers,

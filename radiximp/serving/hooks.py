@@ -8,8 +8,9 @@ from __future__ import annotations
 from sglang.srt.environ import envs
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 from sglang.srt.runtime_context import get_server_args
+from sglang.srt.utils.auth import AuthDecision
 
-from radiximp.serving import attention_tap, background, hints, launch, namespaces, requests
+from radiximp.serving import attention_tap, background, hints, launch, namespaces, page, requests
 from radiximp.serving.fetch_hooks import fetch_hooks, stream_of
 from radiximp.serving.load_back import consumer_of
 from radiximp.serving.metrics import jobs, reporting
@@ -26,6 +27,7 @@ def register_hooks() -> None:
     weights = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
     runner = "sglang.srt.model_executor.model_runner.ModelRunner"
     streamer = "sglang.srt.managers.scheduler_components.output_streamer.SchedulerOutputStreamer"
+    auth = "sglang.srt.utils.auth"
     time_stats = "sglang.srt.observability.req_time_stats.ReqTimeStatsBase"
     for target, hook, kind in (
         (f"{cache}.__init__", _choose_tree_core, HookType.BEFORE),
@@ -54,6 +56,7 @@ def register_hooks() -> None:
         (f"{manager}.init_metric_collector_watchdog", jobs.start, HookType.AFTER),
         (f"{scheduler}.on_idle", reporting.when_idle, HookType.AFTER),
         (f"{manager}.sigterm_watchdog", background.save_before_exit, HookType.AROUND),
+        (f"{auth}.decide_request_auth", _open_page, HookType.AROUND),
         *fetch_hooks(),
     ):
         HookRegistry.register(target, hook, kind)
@@ -129,6 +132,13 @@ def _check_request(tokenizer_manager, obj, *args, **kwargs) -> None:
     if launch.is_ours(tokenizer_manager.server_args):
         requests.check_rid(obj)
         hints.check(tokenizer_manager, obj)
+
+
+def _open_page(decide_request_auth, *, method, path, **kwargs):
+    # A browser sends no key for a page.
+    if page.is_open(method, path):
+        return AuthDecision(allowed=True)
+    return decide_request_auth(method=method, path=path, **kwargs)
 
 
 def _forget(updater, *args, **kwargs) -> None:

@@ -12,23 +12,36 @@ import uuid
 from functools import cache
 from typing import Annotated
 
-from fastapi import HTTPException, Query, Request
+import orjson
+from fastapi import HTTPException, Path, Query, Request
 from fastapi.responses import Response
 from sglang.srt.entrypoints import http_server
 from sglang.srt.utils import build_server_info
-from sglang.srt.utils.auth import AuthLevel, auth_level, decide_request_auth
+from sglang.srt.utils.auth import AuthDecision, AuthLevel, auth_level, decide_request_auth
 from sglang.srt.utils.msgspec_utils import msgspec_to_builtins
 
 from radiximp.prewarm import manifest
 from radiximp.redaction import redacted
-from radiximp.serving import background, commands, hotspots_file
+from radiximp.serving import background, commands, hotspots_file, page
 from radiximp.serving.bodies import BoundedRoute, too_many
-from radiximp.serving.prewarm import NotKept, Prewarmer, QueueFull
-from radiximp.serving.prompts import PinForm, PrewarmForm, PromptError, Prompts, as_keys, tokenized
+from radiximp.serving.prewarm import MAX_KEPT, NotKept, Prewarmer, QueueFull
+from radiximp.serving.prompts import (
+    MAX_DP_RANK,
+    MAX_NODE_ID,
+    PinForm,
+    PrewarmForm,
+    PromptError,
+    Prompts,
+    as_keys,
+    tokenized,
+)
+from radiximp.serving.shared_answer import SharedAnswer
 from radiximp.versions import installed_versions
 
 _MAX_HOTSPOTS = 1000
 _PREVIEW_TOKENS = 48
+# Numbers of answers start anew with the server.
+_PROCESS = uuid.uuid4().hex[:8]
 
 
 def add_routes() -> None:
@@ -39,6 +52,8 @@ def add_routes() -> None:
     for method, path, endpoint, status in (
         ("GET", "/radiximp/stats", stats, 200),
         ("GET", "/radiximp/report", report, 200),
+        ("GET", "/radiximp/tree", tree, 200),
+        ("GET", "/radiximp/tree/{node_id}", tree_node, 200),
         ("GET", "/radiximp/hotspots", hotspots, 200),
         ("GET", "/radiximp/hotspots/export", export_hotspots, 200),
         ("GET", "/radiximp/calibration", calibration, 200),
@@ -47,6 +62,7 @@ def add_routes() -> None:
         ("GET", "/radiximp/pins/{pin_id}", get_pin, 200),
         ("DELETE", "/radiximp/pins/{pin_id}", remove_pin, 200),
         ("POST", "/radiximp/prewarm", prewarm, 202),
+        ("GET", "/radiximp/prewarm", list_prewarms, 200),
         ("GET", "/radiximp/prewarm/{job_id}", get_prewarm, 200),
         ("DELETE", "/radiximp/prewarm/{job_id}", cancel_prewarm, 200),
     ):
@@ -58,6 +74,13 @@ def add_routes() -> None:
             route_class_override=BoundedRoute,
         )
 
+    for path in page.files():
+        is_page = path == page.ROOT
+        app.router.add_api_route(
+            path, page_file, methods=["GET"], response_class=Response, include_in_schema=is_page
+        )
+    app.router.add_api_route(page.ACCESS, page_access, methods=["GET"], include_in_schema=False)
+    page.open_files()
     background.run_with(app, _prewarmer)
 
 
@@ -100,10 +123,8 @@ async def hotspots(
         _require_admin(request)
     ranks = await _send("hotspots", limit=limit, preview_tokens=_PREVIEW_TOKENS if preview else 0)
     if preview:
-        tokenizer = _manager().tokenizer
         for row in (row for reply in ranks for row in reply["hotspots"]):
-            ids = row.pop("preview_ids")
-            row["preview"] = None if tokenizer is None else tokenizer.decode(ids)
+            row["preview"] = _text_of(row.pop("preview_ids"))
     return {"ranks": ranks, "fingerprint": await _fingerprint()}
 
 
@@ -111,10 +132,10 @@ async def _fingerprint() -> dict:
     return await asyncio.to_thread(hotspots_file.fingerprint_of, _manager())
 
 
-def _require_admin(request: Request) -> None:
+def _is_admin(request: Request) -> AuthDecision:
     """As SGLang's level ADMIN_FORCE, which would put its check before every other call too: 403 where no admin key is set."""
     args = _manager().server_args
-    decision = decide_request_auth(
+    return decide_request_auth(
         method=request.method,
         path=request.url.path,
         authorization_header=request.headers.get("Authorization"),
@@ -122,9 +143,93 @@ def _require_admin(request: Request) -> None:
         admin_api_key=args.admin_api_key,
         auth_level=AuthLevel.ADMIN_FORCE,
     )
+
+
+def _may_change(request: Request) -> bool:
+    """Whether the page offers to change anything: with the admin key, and where the server asks for no key at all."""
+    return _is_admin(request).allowed or page.needed_key(_manager().server_args) == "none"
+
+
+def _require_admin(request: Request) -> None:
+    decision = _is_admin(request)
     if not decision.allowed:
         message = "this shows other people's prompts; it needs --admin-api-key and that key"
         raise HTTPException(decision.error_status_code, message)
+
+
+async def page_file(request: Request) -> Response:
+    """The live page and its files, without a key: they hold nothing of this server."""
+    file = page.files()[request.scope["route"].path]
+    if request.headers.get("If-None-Match") == file.etag:
+        return Response(status_code=304, headers=file.headers)
+    return Response(file.content, headers=file.headers)
+
+
+async def tree(request: Request) -> Response:
+    """The tree as it was a moment ago, per data-parallel rank: columns with a row per run of nodes, parents first.
+
+    All who ask share one answer, made at most every two seconds and so seldom that it takes at most 0.5 % of the scheduler's time. may: what
+    the page offers to this caller. With the `ETag` of an answer as `If-None-Match` 304 until there is a newer one.
+    """
+    try:
+        answer = await _shared_tree().get()
+    except commands.NotActive as error:
+        raise HTTPException(500, str(error)) from None
+    may = {"change": _may_change(request), "read_text": _is_admin(request).allowed}
+    etag = f'"{_PROCESS}-{answer.number}-{may["change"]:d}{may["read_text"]:d}"'
+    headers = {"ETag": etag, "Cache-Control": "no-cache"}
+    if request.headers.get("If-None-Match") == etag:
+        return Response(status_code=304, headers=headers)
+    told = {"interval_s": answer.interval_s, "age_s": _shared_tree().clock() - answer.made_s, "may": may}
+    content = orjson.dumps({**told, "ranks": answer.content})
+    return Response(content, media_type="application/json", headers=headers)
+
+
+@cache
+def _shared_tree() -> SharedAnswer:
+    return SharedAnswer(_ask_tree)
+
+
+async def page_access() -> dict:
+    """Whether the page's calls need a key: what any refused call tells, too."""
+    return {"key": page.needed_key(_manager().server_args)}
+
+
+async def _ask_tree() -> tuple[list[dict], float]:
+    ranks = await commands.send(_manager(), "tree")
+    content = [{**rank, "tree": orjson.Fragment(rank["tree"])} for rank in ranks]
+    return content, max(rank["seconds"] for rank in ranks)
+
+
+async def tree_node(
+    request: Request,
+    node_id: Annotated[int, Path(ge=0, le=MAX_NODE_ID)],
+    dp_rank: Annotated[int, Query(ge=0, le=MAX_DP_RANK)] = 0,
+    preview: bool = False,
+) -> dict:
+    """A node of one rank's tree: what it remembers, its place in the order of victims, and what stands before it; 404 once it is gone.
+
+    preview: the first words of its own part, which are other people's: only with the admin key.
+    """
+    if preview:
+        _require_admin(request)
+    ranks = await _send(
+        "node", node_id=node_id, dp_rank=dp_rank, preview_tokens=_PREVIEW_TOKENS if preview else 0
+    )
+    node = next((reply["node"] for reply in ranks if "node" in reply), None)
+    if node is None:
+        raise HTTPException(
+            404, f"no node {node_id} in the tree of data-parallel rank {dp_rank}: it was evicted or cut"
+        )
+    if preview:
+        node["preview"] = _text_of(node.pop("preview_ids"))
+    return {"dp_rank": dp_rank, **node}
+
+
+def _text_of(ids: list[int]) -> str | None:
+    """None on a server without a tokenizer."""
+    tokenizer = _manager().tokenizer
+    return None if tokenizer is None else tokenizer.decode(ids)
 
 
 async def report() -> dict:
@@ -159,16 +264,28 @@ async def calibration() -> dict:
 async def add_pin(request: Request, body: PinForm) -> dict:
     """Keep prompts: soft pins are prolonged by use, hard ones end at a fixed time; both within the budget."""
     pin_id = uuid.uuid4().hex
-    prompts = await _pinned_prompts(request, body)
     now_s = time.time()
-    order = {"prompts": prompts, "pin_id": pin_id, "ttl_s": body.ttl_s, "hard": body.hard}
-    ranks = await _send("pin", **order, now_s=now_s)
+    wish = {"pin_id": pin_id, "ttl_s": body.ttl_s, "hard": body.hard, "now_s": now_s}
+    if body.node_id is not None:
+        ranks = await _pin_node(body, wish)
+    else:
+        ranks = await _send("pin", prompts=await _pinned_prompts(request, body), **wish)
     for reply in ranks:
         if "error" in reply:
             await _send("unpin", pin_id=pin_id)
             raise HTTPException(409, reply["error"])
     expires_at = None if body.ttl_s is None else now_s + body.ttl_s
     return {"pin_id": pin_id, **_totals(ranks), "expires_at": expires_at, "ranks": ranks}
+
+
+async def _pin_node(body: PinForm, wish: dict) -> list[dict]:
+    """The reply of the one rank whose node it is."""
+    ranks = await _send("pin_node", node_id=body.node_id, dp_rank=body.dp_rank, **wish)
+    ranks = [reply for reply in ranks if "error" in reply or reply.get("pins")]
+    if not ranks:
+        where = f"the tree of data-parallel rank {body.dp_rank}"
+        raise HTTPException(404, f"no node {body.node_id} in {where}: it was evicted or cut")
+    return ranks
 
 
 async def _pinned_prompts(request: Request, body: PinForm) -> list[dict]:
@@ -228,6 +345,11 @@ async def prewarm(request: Request, body: PrewarmForm):
     except QueueFull as error:
         return too_many(str(error))
     return {"id": job.job_id, "status_url": f"/radiximp/prewarm/{job.job_id}"}
+
+
+async def list_prewarms(limit: Annotated[int, Query(ge=1, le=MAX_KEPT)] = 20) -> dict:
+    """The newest jobs: state, and how many of their prompts have ended."""
+    return {"jobs": [job.summary() for job in _prewarmer().newest(limit)]}
 
 
 async def get_prewarm(job_id: str) -> dict:

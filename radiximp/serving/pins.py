@@ -130,6 +130,10 @@ class PinBook:
         self._settle()
         return [self._describe(named) for named in self._of(pin_id)]
 
+    def ids_of(self, pins: Sequence[Pin]) -> list[str]:
+        """The calls that these pins were put on by."""
+        return sorted({named.pin_id for named in self._pins if named.pin in pins})
+
     def num_pins(self) -> int:
         """Prompts under a pin that has not expired; changes nothing."""
         now_s = self._core.clock.now_s()

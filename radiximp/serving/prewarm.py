@@ -9,6 +9,7 @@ the most that a user's request waits for one.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 import uuid
 from array import array
@@ -63,6 +64,18 @@ class Job:
             "results": self.results,
         }
 
+    def summary(self) -> dict:
+        """As `GET /radiximp/prewarm` lists it: how far it is, without what became of each prompt."""
+        return {
+            "id": self.job_id,
+            "state": self.state,
+            "tier": self.tier,
+            "prompts": self.num_prompts,
+            "ended_prompts": len(self.results),
+            "failed_prompts": sum(result["error"] is not None for result in self.results),
+            "tokens_prefilled": sum(result["tokens_prefilled"] for result in self.results),
+        }
+
     def end(self, state: str) -> None:
         """Nothing more comes of it; what was done is kept in 4 bytes a token."""
         jobs.count(state)
@@ -107,6 +120,10 @@ class Prewarmer:
     def get(self, job_id: str) -> Job | None:
         """A job that is not too long ago."""
         return self._jobs.get(job_id)
+
+    def newest(self, limit: int) -> list[Job]:
+        """The jobs that were submitted last, newest first."""
+        return list(itertools.islice(reversed(self._jobs.values()), limit))
 
     def prompts_of(self, job: Job) -> list[dict]:
         """The prompts of a job that is done. Raises NotKept."""

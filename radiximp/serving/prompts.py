@@ -14,6 +14,9 @@ _MAX_CHARACTERS_PER_TOKEN = 32
 # Of one call: a scheduler reads them between two batches.
 MAX_TOKENS = 1 << 18
 _MAX_KEY_CHARACTERS = 512
+# What an integer of JSON holds in every language; the tree counts its nodes from 0.
+MAX_NODE_ID = (1 << 53) - 1
+MAX_DP_RANK = (1 << 16) - 1
 
 
 class Form(BaseModel):
@@ -55,20 +58,28 @@ class Prompts(Namespace):
 
 
 class PinForm(Namespace):
-    """`POST /radiximp/pins`: prompts, or those of a pre-warm job, which has its own namespace."""
+    """`POST /radiximp/pins`: prompts, those of a pre-warm job, or the one that ends with a node of the tree; the latter two have their own namespace.
+
+    dp_rank: whose tree the node is in.
+    """
 
     prompts: list[Prompt] | None = Field(None, min_length=1, max_length=MAX_PROMPTS)
     prewarm_id: str | None = Field(None, min_length=1, max_length=_MAX_KEY_CHARACTERS)
+    node_id: int | None = Field(None, ge=0, le=MAX_NODE_ID)
+    dp_rank: int = Field(0, ge=0, le=MAX_DP_RANK)
 
     ttl_s: float | None = Field(None, gt=0, le=1e9, allow_inf_nan=False)
     hard: bool = False
 
     @model_validator(mode="after")
     def _one_source(self) -> PinForm:
-        if (self.prompts is None) == (self.prewarm_id is None):
-            raise ValueError("expected either prompts or prewarm_id")
-        if self.prewarm_id is not None and (self.cache_salt or self.extra_key or self.lora_path):
-            raise ValueError("prewarm_id brings its own cache_salt, extra_key and lora_path; leave them out")
+        given = [name for name in ("prompts", "prewarm_id", "node_id") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(f"expected exactly one of prompts, prewarm_id, node_id, got {len(given)}")
+        if self.prompts is None and (self.cache_salt or self.extra_key or self.lora_path):
+            raise ValueError(f"{given[0]} brings its own cache_salt, extra_key and lora_path; leave them out")
+        if self.node_id is None and "dp_rank" in self.model_fields_set:
+            raise ValueError("dp_rank goes with node_id only")
         return self
 
 

@@ -34,6 +34,7 @@ from radiximp.serving.tree_counts import TreeCounts
 from radiximp.serving.tree_observations import TreeObservations
 from radiximp.serving.tree_pins import TreePins
 from radiximp.serving.tree_questions import TreeQuestions
+from radiximp.serving.tree_snapshot import TreeSnapshot
 from radiximp.serving.use_log import UseLog, branch_hash, leave_ghost, take_ghosts
 from radiximp.serving.what_if import WhatIf
 
@@ -47,7 +48,7 @@ _DIGEST_MASK = (1 << 42) - 1
 
 
 class ImportanceTreeCore(
-    TreeObservations, TreePins, TreeQuestions, TreeAnnotations, TreeCounts, UnifiedTreeCore
+    TreeObservations, TreePins, TreeQuestions, TreeSnapshot, TreeAnnotations, TreeCounts, UnifiedTreeCore
 ):
     """Insert and match O(path); choosing a victim O(log leaves)."""
 

@@ -17,6 +17,9 @@ from radiximp.serving.use_log import namespace_of
 class TreeQuestions:
     """Mixin of `ImportanceTreeCore`; O(path) per call unless said otherwise."""
 
+    # When they were last looked for: looking walks the tree, and a metric must not.
+    num_hotspots = 0
+
     def describe(self, key: RadixKey) -> list[dict]:
         """The nodes along `key`: tokens, tier, importance, queries, sessions, pins."""
         self.settle()
@@ -34,6 +37,7 @@ class TreeQuestions:
                 half_life_s = self.config.law_half_life_s
                 found += find_hotspots(nodes, self.history_of, self.clock.now_s(), half_life_s)
         found.sort(key=rank_of_hotspot)
+        self.num_hotspots = len(found)
         return found
 
     def hotspots(self, limit: int = 10, preview_tokens: int = 0) -> list[dict]:

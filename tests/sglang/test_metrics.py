@@ -11,6 +11,8 @@ from sglang.srt.managers.schedule_batch import FINISH_LENGTH, Req
 from sglang.srt.managers.scheduler_components.output_streamer import SchedulerOutputStreamer
 from sglang.srt.sampling.sampling_params import SamplingParams
 
+from radiximp.policy.clock import ManualClock
+from radiximp.serving import fetch_costs
 from radiximp.serving.metrics.docs import page
 from radiximp.serving.metrics.export import Exporter
 from radiximp.serving.metrics.table import TABLE
@@ -151,6 +153,32 @@ def test_importance_is_counted_by_node_and_observation():
     assert read("radiximp_importance_density_ratio_sum") == 3.5
     assert read("radiximp_importance_density_ratio_bucket", le="0.5") == 1
     assert read("radiximp_importance_density_ratio_bucket", le="4.0") == 2
+
+
+def test_hotspots_are_counted_when_somebody_looks():
+    cache = build_cache(4096, config={"hotspot_queries": 3})
+    core = cache.tree_core
+    core.clock = clock = ManualClock()
+    read = Scrape(core)
+    for number in range(8):
+        clock.advance(5)
+        request(cache, [*range(100), *range(1000 * number + 1000, 1000 * number + 1010)])
+    assert read("radiximp_hotspots") == 0
+    assert len(core.hotspots()) == 1 and read("radiximp_hotspots") == 1
+
+
+def test_the_cost_models_error_is_there_once_something_was_measured():
+    rig = KvRig(256, write_policy="write_through", config={"fetch_decision": "measure"})
+    try:
+        fetch_costs.install(rig.cache)
+        read = Scrape(rig.core)
+        assert read("radiximp_cost_model_error_ratio", of="host") is None
+        for _ in range(3):
+            rig.core.fetch_costs.costs.note_transfer("host", 100, 0.01)
+        assert read("radiximp_cost_model_error_ratio", of="host") == pytest.approx(0, abs=0.2)
+        assert read("radiximp_cost_model_error_ratio", of="storage") is None
+    finally:
+        rig.close()
 
 
 def test_exports_add_up_however_often_and_the_series_stay_the_same():

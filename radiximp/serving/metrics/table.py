@@ -78,12 +78,23 @@ def _information_gain(core) -> Values:
     return {} if gain is None else {(): gain}
 
 
+def _cost_model_error(core) -> Values:
+    if core.fetch_costs is None:
+        return {}
+    costs = core.fetch_costs.costs
+    errors = {"prefill": costs.prefill.fit.median_error} | {
+        n: tier.fit.median_error for n, tier in costs.tiers.items()
+    }
+    return {(what,): errors[what] for what in COST_MODELS if errors[what] is not None}
+
+
 def _what_if(column: str) -> Callable[[Any], Values]:
     return lambda core: {
         (f"{row['scale']:g}",): row[column] for row in core.what_if.rows() if row[column] is not None
     }
 
 
+COST_MODELS = ("prefill", "host", "storage")
 _CALLER = ("caller", CALLERS)
 _SCALE = ("scale", ("0.5", "1", "2", "4"))
 
@@ -138,6 +149,15 @@ TABLE: tuple[Metric, ...] = (
         "radiximp_information_gain_bits", "gauge", "bits",
         "What importance tells of reuse beyond the other features, per reuse, corrected for chance; absent before there is evidence.",
         "reuse law", _information_gain, is_costly=True,
+    ),
+    Metric(
+        "radiximp_hotspots", "gauge", "prefixes", "Prefixes that many sessions shared when somebody last looked for them: a call, the page, `load_back`, `hotspots_file`.",
+        "hotspots", _one(lambda core: core.num_hotspots),
+    ),
+    Metric(
+        "radiximp_cost_model_error_ratio", "gauge", "ratio",
+        "Median error of the newest prefills and transfers, each predicted before it was seen, as a share of what was measured; absent with `fetch_decision` stock and before any.",
+        "calibration", _cost_model_error, (("of", COST_MODELS),),
     ),
     Metric("radiximp_pins", "gauge", "prompts", "Prompts pinned through the API.", "pin book", _one(lambda core: core.pin_book.num_pins())),
     Metric("radiximp_pinned_tokens", "gauge", "tokens", "Tokens on the device under a pin.", "tree core", _one(lambda core: core.pinned_tokens)),
