@@ -150,13 +150,19 @@ def test_case_4_a_thousand_questions_change_nothing(empty):
     generate(empty, second)
     job = prewarm(empty, fresh(5))["id"]
     pin_id = pin(empty, first[:10], ttl_s=1e6).json()["pin_id"]
+    (rank,) = empty.get("/radiximp/tree").json()["ranks"]
+    node = f"/radiximp/tree/{rank['tree']['columns']['id'][0]}"
     paths = [
         *("/radiximp/stats", "/radiximp/hotspots?limit=100", "/radiximp/hotspots?preview=true"),
         *("/radiximp/pins", f"/radiximp/pins/{pin_id}", f"/radiximp/prewarm/{job}"),
         *("/radiximp/hotspots/export", "/radiximp/report", "/radiximp/calibration"),
+        *("/radiximp/", "/radiximp/tree", node),
     ]
-    served = {route.path for route in _routes() if "GET" in route.methods}
-    asked = {path.partition("?")[0].replace(pin_id, "{pin_id}").replace(job, "{job_id}") for path in paths}
+    served = {route.path for route in _routes() if "GET" in route.methods and route.include_in_schema}
+    names = {pin_id: "{pin_id}", job: "{job_id}", node: "/radiximp/tree/{node_id}"}
+    asked = {path.partition("?")[0] for path in paths}
+    for value, name in names.items():
+        asked = {path.replace(value, name) for path in asked}
     assert asked == served, "a GET that this test does not ask"
     before = stats(empty)
     with ThreadPoolExecutor(8) as pool:
