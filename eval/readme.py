@@ -279,8 +279,7 @@ def fetch_or_recompute() -> str:
         "",
     ]
     return "\n".join(
-        lines
-        + [f"- {'PASS' if holds else 'MISS'}: {claim}" for claim, holds in result["verdicts"].items()]
+        lines + [f"- {'PASS' if holds else 'MISS'}: {claim}" for claim, holds in result["verdicts"].items()]
     )
 
 
