@@ -14,8 +14,8 @@ _MAX_CHARACTERS_PER_TOKEN = 32
 # Of one call: a scheduler reads them between two batches.
 MAX_TOKENS = 1 << 18
 _MAX_KEY_CHARACTERS = 512
-# What an integer of JSON holds in every language; the tree counts its nodes from 0.
-MAX_NODE_ID = (1 << 53) - 1
+# Below what an integer of JSON holds in every language; the tree counts its nodes from 0.
+MAX_NODE_ID = 10**15
 MAX_DP_RANK = (1 << 16) - 1
 
 
