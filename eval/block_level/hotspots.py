@@ -9,14 +9,17 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from eval import talks
 from eval.block_level.observed import MEAN, PAGE_TOKENS
 from eval.block_level.page_caches import num_wanted, top
-from eval.model_attention import ModelAttention
 from eval.talks import Encoded, Message, encoded
+
+if TYPE_CHECKING:  # torch is loaded by who observes, not by who judges
+    from eval.model_attention import ModelAttention
 
 TOP_SHARE = 0.1
 NUM_QUERIES = 60

@@ -7,13 +7,16 @@ query's own page and the one before it are left out: no cache would ever evict t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from eval.block_level.page_caches import Rows
-from eval.model_attention import ModelAttention
 from eval.talks import Encoded
 from radiximp.importance.window import NUM_SINK_TOKENS
+
+if TYPE_CHECKING:  # torch is loaded by who observes, not by who judges
+    from eval.model_attention import ModelAttention
 
 PAGE_TOKENS = 16
 STEPS_A_TURN = 48

@@ -17,7 +17,8 @@ STEP_SHARE, TURN_SHARE = 0.05, 0.1
 MIN_WANTED = 4
 # Ends of ranges of context, in tokens; a step counts in the first whose end it is below.
 CONTEXTS = (2048, 4096, 8193)
-_TIE = 1e-9
+# Pages written by one row are used in their order within it; a tie between ranks goes to what was used last.
+_WITHIN_ROW, _TIE = 1e-4, 1e-8
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ class Ranks:
     def note(self, row: int, first_new: int, wanted: np.ndarray) -> None:
         """The row happened: pages from first_new on were written, the wanted ones used, scores observed."""
         pages = self._rows.num_pages[row]
-        self.last_use[first_new:pages] = row + np.arange(first_new, pages) * _TIE
+        self.last_use[first_new:pages] = row + np.arange(first_new, pages) * _WITHIN_ROW
         self.last_use[wanted] = row + 0.5
         self.num_uses += wanted
         is_start = self._rows.is_start[row]

@@ -18,7 +18,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 from eval.lossless import arms, placing, prompts, verdicts
 from eval.lossless.prompts import SMOKE, Mix, Prompt
-from eval.model_attention import ModelAttention
 from eval.replay_tables.runner import progress
 from eval.result_file import RESULTS, ResultFile, add_arguments, deadline_s
 from radiximp.serving import default_model
@@ -34,7 +33,7 @@ class Blocks:
     def __init__(self, result: ResultFile, mix: Mix) -> None:
         self._result, self._mix = result, mix
         self._path = default_model.prepare(lambda line: print(line, file=sys.stderr))
-        self._model: ModelAttention | None = None
+        self._model = None
         from transformers import AutoTokenizer
 
         self.tokenizer = AutoTokenizer.from_pretrained(self._path)
@@ -52,6 +51,8 @@ class Blocks:
             if row["arm"] == "places" and row["block"] == block:
                 return row["places"]
         if self._model is None:
+            from eval.model_attention import ModelAttention
+
             self._model = ModelAttention(self._path)
         documents = prompts.documents(block, self._mix)
         places = {str(document.number): placing.place(self._model, document) for document in documents}

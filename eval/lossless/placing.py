@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from eval.lossless import prompts
 from eval.lossless.prompts import PAGE_TOKENS, Document
-from eval.model_attention import ModelAttention
+
+if TYPE_CHECKING:  # torch is loaded by who observes, not by who judges
+    from eval.model_attention import ModelAttention
 
 # Pages between two needles at least; a needle is about one page long.
 _APART = 3

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 
 from eval.bootstrap import interval, shown
-from eval.model_attention import ModelAttention
 from eval.node_level import information, replay, traffic
 from eval.node_level.traffic import Turn
 from eval.replay_tables.runner import progress
@@ -39,7 +38,11 @@ def observed_rows(result: ResultFile, path: Path, wanted: list[tuple[str, int]],
     """Observe what the file lacks; False if the time was up before."""
     done = {(row["group"], row["number"]) for row in result.rows if row["kind"] == "observed"}
     todo = [one for one in wanted if one not in done]
-    model = ModelAttention(path) if todo else None
+    if not todo:
+        return True
+    from eval.model_attention import ModelAttention
+
+    model = ModelAttention(path)
     with progress("observing conversations", len(todo)) as advance:
         for kind, number in todo:
             if time.monotonic() > until_s:

@@ -9,13 +9,16 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from eval import talks
-from eval.model_attention import ModelAttention
 from eval.talks import Encoded, Message, encoded
 from radiximp.importance.aggregate import DENSITY_STEP
+
+if TYPE_CHECKING:  # torch is loaded by who observes, not by who judges
+    from eval.model_attention import ModelAttention
 
 PAGE_TOKENS = 16
 MAX_TOKENS = {"tools": 4000, "agents": 4000, "quotes": 4000, "once": 800}
