@@ -25,10 +25,11 @@ def interval_of(
     """
     sums, rng = np.asarray(groups, dtype=float), np.random.default_rng(0)
     drawn = rng.integers(0, len(sums), (NUM_RESAMPLES, len(sums)))
-    found = np.array([statistic(sums[rows].sum(0)) for rows in drawn])
-    found = found[np.isfinite(found)]
-    low, high = np.quantile(found, (0.025, 0.975)).tolist() if len(found) else (float("nan"),) * 2
-    return [float(statistic(sums.sum(0))), low, high]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = np.array([statistic(sums[rows].sum(0)) for rows in drawn])
+        found = found[np.isfinite(found)]
+        low, high = np.quantile(found, (0.025, 0.975)).tolist() if len(found) else (float("nan"),) * 2
+        return [float(statistic(sums.sum(0))), low, high]
 
 
 def shown(values: Sequence[float], digits: int = 2, factor: float = 1.0) -> str:

@@ -108,11 +108,12 @@ def questions() -> list[tuple[str, list[str]]]:
     return [(row["category"], row["turns"]) for row in rows]
 
 
-def chat(number: int, answers: Sequence[Sequence[str]]) -> list[Message]:
-    """Eight questions of two turns each in an order of its own; answers: of each question's turns."""
-    chosen = random.Random(number).sample(range(len(answers)), QUESTIONS_IN_A_ROW)
+def chat(number: int, exchanges: Sequence[Sequence[str]]) -> list[Message]:
+    """Eight exchanges in an order of its own, even ones in even chats; exchanges: [question, answer, question, answer] each."""
+    chosen = random.Random(number).sample(range(number % 2, len(exchanges), 2), QUESTIONS_IN_A_ROW)
     talk = [Message("system", "You are a helpful AI assistant named SmolLM, trained by Hugging Face")]
     for i in chosen:
-        for asked, answer in zip(questions()[i][1], answers[i], strict=True):
-            talk += [Message("user", asked), Message("assistant", answer)]
+        talk += [
+            Message(role, text) for role, text in zip(("user", "assistant") * 2, exchanges[i], strict=True)
+        ]
     return talk

@@ -27,26 +27,26 @@ PATH = RESULTS / "block_level" / "smollm2.json"
 MAX_TOKENS = 8192
 NUM_LAYERS = 4
 KINDS = ("tools", "agents", "quotes", "chat")
-NUM_ANSWERED = 80
+NUM_EXCHANGES = 32
 
 
-def own_answers(result: ResultFile, path: Path, number: int) -> list[list[str]]:
-    """The model's answers to MT-bench, made once."""
+def own_exchanges(result: ResultFile, path: Path, number: int) -> list[list[str]]:
+    """MT-bench's questions with the model's answers, made once."""
     for row in result.rows:
-        if row["kind"] == "answers":
-            return row["answers"]
+        if row["kind"] == "exchanges":
+            return row["exchanges"]
     made = answers.own_answers(path, number)
-    result.add({"kind": "answers", "answers": made})
+    result.add({"kind": "exchanges", "exchanges": made})
     return made
 
 
-def messages_of(kind: str, number: int, answered: list[list[str]]) -> list[Message]:
+def messages_of(kind: str, number: int, exchanges: list[list[str]]) -> list[Message]:
     """One conversation."""
     if kind == "tools":
         return talks.tools()[number]
     if kind == "agents":
         return talks.agents()[number]
-    return talks.quotes(number) if kind == "quotes" else talks.chat(number, answered)
+    return talks.quotes(number) if kind == "quotes" else talks.chat(number, exchanges)
 
 
 def talk_row(model: ModelAttention, kind: str, number: int, messages: list[Message], max_tokens: int) -> dict:
@@ -97,8 +97,8 @@ def main(argv: list[str] | None = None) -> int:
     result = ResultFile(None if args.smoke else args.json, "python -m eval.block_level", settings)
     path = args.model or default_model.prepare(lambda line: print(line, file=sys.stderr))
     kinds, number, max_tokens = (("tools",), 2, 2200) if args.smoke else (KINDS, args.talks, MAX_TOKENS)
-    answered = [] if args.smoke else own_answers(result, path, NUM_ANSWERED)
-    contexts = [] if args.smoke else hotspots.contexts(answered)
+    exchanges = [] if args.smoke else own_exchanges(result, path, NUM_EXCHANGES)
+    contexts = [] if args.smoke else hotspots.contexts(exchanges)
     # Kinds in turn, so that a run cut short has some of each.
     cells = [(kind, i) for i in range(number) for kind in kinds]
     done = {(row.get("group"), row.get("number", row.get("name"))) for row in result.rows}
@@ -113,7 +113,7 @@ def main(argv: list[str] | None = None) -> int:
             row = (
                 hotspots.measured(model, context)
                 if context
-                else talk_row(model, kind, name, messages_of(kind, name, answered), max_tokens)
+                else talk_row(model, kind, name, messages_of(kind, name, exchanges), max_tokens)
             )
             result.add(row)
             advance()

@@ -1,4 +1,4 @@
-"""Answers that the model gives itself, for conversations of which only the questions are public; greedy, 80 at a time."""
+"""Answers that the model gives itself, for conversations of which only the questions are public; greedy, all at once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 from eval import talks
 
-NUM_TOKENS = 80
+NUM_TOKENS = 48
 _SYSTEM = (
     "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
 )
@@ -16,13 +16,15 @@ _SYSTEM = (
 
 @torch.no_grad()
 def own_answers(path: Path, number: int) -> list[list[str]]:
-    """Both turns' answers to the first `number` questions of MT-bench."""
+    """[question, first answer, second question, second answer] of `number` questions of MT-bench."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(str(path), padding_side="left")
     model = AutoModelForCausalLM.from_pretrained(str(path), dtype=torch.float32).eval()
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-    asked = [turns for _, turns in talks.questions()][:number]
+    # Spread over the categories, which come in blocks of ten.
+    every = len(talks.questions()) / number
+    asked = [talks.questions()[int(i * every)][1] for i in range(number)]
     texts, answers = [_SYSTEM] * len(asked), [[] for _ in asked]
     for turn in range(2):
         texts = [
@@ -34,7 +36,7 @@ def own_answers(path: Path, number: int) -> list[list[str]]:
             **batch, max_new_tokens=NUM_TOKENS, do_sample=False, pad_token_id=tokenizer.pad_token_id
         )
         said = tokenizer.batch_decode(output[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
-        for own, text in zip(answers, said, strict=True):
-            own.append(text.strip())
+        for own, question, text in zip(answers, asked, said, strict=True):
+            own += [question[turn], text.strip()]
         texts = [f"{text}{own[-1]}<|im_end|>\n" for text, own in zip(texts, answers, strict=True)]
     return answers

@@ -36,8 +36,8 @@ class Context:
     queries: tuple[str, ...]
 
 
-def contexts(answers: list[list[str]]) -> list[Context]:
-    """Nine of them, three a kind; answers: to MT-bench's questions, for chats."""
+def contexts(exchanges: list[list[str]]) -> list[Context]:
+    """Nine of them, three a kind; exchanges: of chats."""
     asked = [turns[0] for _, turns in talks.questions()]
     creative = [
         turns[0]
@@ -61,7 +61,7 @@ def contexts(answers: list[list[str]]) -> list[Context]:
         queries = [m.text for seed in range(10) for m in _questions(3 * number, seed)]
         found.append(Context(f"document {number}", "document", (document[0],), tuple(queries[:NUM_QUERIES])))
     for number in range(3):
-        chat = talks.chat(100 + number, answers)
+        chat = talks.chat(100 + number, exchanges)
         found.append(
             Context(
                 f"chat {number}",

@@ -12,6 +12,7 @@ difference. 20 blocks take about an hour and a half of two cores.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -131,13 +132,15 @@ def main(argv: list[str] | None = None) -> int:
     add_arguments(parser, PATH)
     args = parser.parse_args(argv)
     until_s = deadline_s(args)
+    mix = SMOKE if args.smoke else Mix()
     settings = {
+        "mix": dataclasses.asdict(mix),
         "device_tokens": DEVICE_TOKENS,
         "output_tokens": arms.NUM_OUTPUT_TOKENS,
         "clients": arms.NUM_CLIENTS,
     }
     result = ResultFile(None if args.smoke else args.json, "python -m eval.lossless", settings)
-    blocks = Blocks(result, SMOKE if args.smoke else Mix())
+    blocks = Blocks(result, mix)
     if args.smoke:
         blocks.prompts(0)
         with ThreadPoolExecutor(2) as pool:

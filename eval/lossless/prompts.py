@@ -28,7 +28,6 @@ class Document:
     number: int
     num_tokens: int
     words: tuple[str, ...]
-    num_questions: int
 
 
 @dataclass(frozen=True)
@@ -42,30 +41,25 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Mix:
-    """How many of each kind a block has. documents: (tokens, how many, questions each)."""
+    """How many of each kind a block has. documents: (tokens, how many, questions each, in every which block)."""
 
-    documents: tuple[tuple[int, int, int], ...] = ((1000, 4, 6), (2000, 1, 4), (4000, 1, 2))
-    longest: tuple[int, int, int] = (7900, 1, 2)
-    longest_every: int = 4
-    tool_talks: int = 3
-    turns: int = 5
-    agent_turns: int = 3
-    chats: int = 26
+    documents: tuple[tuple[int, int, int, int], ...] = ((1000, 2, 6, 1), (2000, 1, 3, 1), (4000, 1, 2, 2), (7900, 1, 2, 5))
+    tool_talks: int = 2
+    turns: int = 4
+    agent_turns: int = 2
+    chats: int = 39
 
 
-SMOKE = Mix(documents=((500, 2, 3),), longest_every=0, tool_talks=0, agent_turns=0, chats=4)
+SMOKE = Mix(documents=((500, 2, 3, 1),), tool_talks=0, agent_turns=0, chats=4)
 
 
 def documents(block: int, mix: Mix) -> list[Document]:
-    """Those of a block; multi-needle all of them, one needle a question at most."""
-    wanted = list(mix.documents)
-    if mix.longest_every and block % mix.longest_every == 0:
-        wanted.append(mix.longest)
+    """Those of a block, each with a needle for each of its questions."""
     rng, found = random.Random(f"documents {block}"), []
-    for num_tokens, how_many, num_questions in wanted:
-        for _ in range(how_many):
+    for num_tokens, how_many, num_questions, every in mix.documents:
+        for _ in range(how_many if block % every == 0 else 0):
             words = tuple(rng.sample(WORDS, num_questions))
-            found.append(Document(1000 * block + len(found), num_tokens, words, num_questions))
+            found.append(Document(1000 * block + len(found), num_tokens, words))
     return found
 
 
