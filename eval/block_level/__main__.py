@@ -99,10 +99,11 @@ def main(argv: list[str] | None = None) -> int:
     kinds, number, max_tokens = (("tools",), 2, 2200) if args.smoke else (KINDS, args.talks, MAX_TOKENS)
     exchanges = [] if args.smoke else own_exchanges(result, path, NUM_EXCHANGES)
     contexts = [] if args.smoke else hotspots.contexts(exchanges)
-    # Kinds in turn, so that a run cut short has some of each.
+    # Kinds in turn, contexts early, so that a run cut short has some of each.
     cells = [(kind, i) for i in range(number) for kind in kinds]
+    cells[2 * len(kinds) : 2 * len(kinds)] = [(context.kind, context.name) for context in contexts]
     done = {(row.get("group"), row.get("number", row.get("name"))) for row in result.rows}
-    todo = [cell for cell in [*((c.kind, c.name) for c in contexts), *cells] if cell not in done]
+    todo = [cell for cell in cells if cell not in done]
     model = ModelAttention(path, NUM_LAYERS)
     with progress("block level", len(todo)) as advance:
         for kind, name in todo:

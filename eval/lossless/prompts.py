@@ -43,7 +43,12 @@ class Prompt:
 class Mix:
     """How many of each kind a block has. documents: (tokens, how many, questions each, in every which block)."""
 
-    documents: tuple[tuple[int, int, int, int], ...] = ((1000, 2, 6, 1), (2000, 1, 3, 1), (4000, 1, 2, 2), (7900, 1, 2, 5))
+    documents: tuple[tuple[int, int, int, int], ...] = (
+        (1000, 2, 6, 1),
+        (2000, 1, 3, 1),
+        (4000, 1, 2, 2),
+        (7900, 1, 2, 5),
+    )
     tool_talks: int = 2
     turns: int = 4
     agent_turns: int = 2
