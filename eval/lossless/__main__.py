@@ -26,6 +26,7 @@ from radiximp.serving import default_model
 PATH = RESULTS / "lossless" / "smollm2.json"
 DEVICE_TOKENS, SMOKE_DEVICE_TOKENS = 9216, 1100
 NUM_NOISE_BLOCKS = 2
+_PLACED_AHEAD = 4
 
 
 class Blocks:
@@ -88,6 +89,8 @@ def run_arm(
 ) -> None:
     """Blocks in order on one server, until the time is up."""
     answered = []
+    for number in numbers[:_PLACED_AHEAD]:  # not while a server waits
+        blocks.prompts(number)
     with arms.serving(arm, device_tokens) as server, progress(f"{arm}, blocks", len(numbers)) as advance:
         for number in numbers:
             if answered and time.monotonic() > until_s:
