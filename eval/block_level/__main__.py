@@ -27,7 +27,7 @@ PATH = RESULTS / "block_level" / "smollm2.json"
 MAX_TOKENS = 8192
 NUM_LAYERS = 4
 KINDS = ("tools", "agents", "quotes", "chat")
-NUM_EXCHANGES = 32
+NUM_EXCHANGES = 24
 
 
 def own_exchanges(result: ResultFile, path: Path, number: int) -> list[list[str]]:

@@ -9,6 +9,7 @@ import torch
 from eval import talks
 
 NUM_TOKENS = 48
+_MAX_CHARS = 220
 _SYSTEM = (
     "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
 )
@@ -22,9 +23,10 @@ def own_answers(path: Path, number: int) -> list[list[str]]:
     tokenizer = AutoTokenizer.from_pretrained(str(path), padding_side="left")
     model = AutoModelForCausalLM.from_pretrained(str(path), dtype=torch.float32).eval()
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-    # Spread over the categories, which come in blocks of ten.
-    every = len(talks.questions()) / number
-    asked = [talks.questions()[int(i * every)][1] for i in range(number)]
+    # The others' padding would cost more than all of these together.
+    short = [turns for _, turns in talks.questions() if max(map(len, turns)) <= _MAX_CHARS]
+    every = len(short) / number  # spread over the categories, which come in blocks
+    asked = [short[int(i * every)] for i in range(number)]
     texts, answers = [_SYSTEM] * len(asked), [[] for _ in asked]
     for turn in range(2):
         texts = [
