@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 from eval import public_traces
+from eval.bootstrap import interval
 from eval.model_attention import ModelAttention
 from radiximp.replay.files import write_json
 from radiximp.serving import default_model
@@ -89,13 +90,6 @@ def prompt(tokenizer, sentences: list[str], chat, question: str) -> tuple[list[i
 def ranks(values: np.ndarray) -> np.ndarray:
     """1 = lowest."""
     return values.argsort().argsort() + 1.0
-
-
-def interval(values: np.ndarray) -> list[float]:
-    """[mean, low, high] of a 95 % bootstrap over the values, one a question, a pair or a conversation."""
-    rng = np.random.default_rng(0)
-    means = values[rng.integers(0, len(values), (2000, len(values)))].mean(1)
-    return [float(values.mean()), *np.quantile(means, (0.025, 0.975)).tolist()]
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -23,7 +23,7 @@ import numpy as np
 from scipy.stats import rankdata, spearmanr
 
 from eval import public_traces
-from eval.importance_signal import interval
+from eval.bootstrap import interval
 from eval.model_attention import ModelAttention
 from radiximp.importance.aggregate import ImportanceAggregate
 from radiximp.importance.density import TokenMass

@@ -6,6 +6,7 @@ each had been a request of its own.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -35,6 +36,8 @@ class ModelAttention:
         self.layers = self.spread(num_layers)
         self._kept = set(range(self.depth) if keep_all else self.layers)
         self._captured: dict[int, tuple[torch.Tensor, torch.Tensor, float]] = {}
+        # [num_tokens, num_tokens] bool, who sees whom; None: every token sees all before it.
+        self._seen: torch.Tensor | None = None
 
     def spread(self, num_layers: int) -> list[int]:
         """Layers at even distances, as the server chooses them."""
@@ -48,7 +51,8 @@ class ModelAttention:
             query,
             key.repeat_interleave(group, 1),
             value.repeat_interleave(group, 1),
-            is_causal=True,
+            attn_mask=self._seen,
+            is_causal=self._seen is None,
             scale=scaling,
         )
         return output.transpose(1, 2), None
@@ -58,6 +62,39 @@ class ModelAttention:
         """Run the model over a text; what was kept of the one before is gone."""
         self._captured.clear()
         self._model.model(torch.tensor([token_ids]), use_cache=False)
+
+    @torch.no_grad()
+    def read_branches(self, prefix: list[int], branches: list[list[int]]) -> Iterator[int]:
+        """One pass over a prefix and each of its continuations; yields each one's number, and until the next `observe` sees the
+        prefix with that continuation as if it had been read alone."""
+        ids, positions, owner = list(prefix), list(range(len(prefix))), [-1] * len(prefix)
+        for number, branch in enumerate(branches):
+            ids += branch
+            positions += range(len(prefix), len(prefix) + len(branch))
+            owner += [number] * len(branch)
+        owners = torch.tensor(owner)
+        is_before = torch.ones(len(ids), len(ids)).tril().bool()
+        self._seen = is_before & ((owners[None] == -1) | (owners[None] == owners[:, None]))
+        self._captured.clear()
+        try:
+            self._model.model(torch.tensor([ids]), position_ids=torch.tensor([positions]), use_cache=False)
+        finally:
+            self._seen = None
+        whole = self._captured
+        for number in range(len(branches)):
+            rows = torch.nonzero((owners == -1) | (owners == number))[:, 0]
+            self._captured = {
+                layer: (q[rows], keys[rows], scale) for layer, (q, keys, scale) in whole.items()
+            }
+            yield number
+        self._captured = {}
+
+    def masses(self, positions: list[int], scorer: str, layer: int, block_tokens: int) -> torch.Tensor:
+        """[num_queries, num_keys] mean over heads of what the queries at these positions give to each token; keys end
+        with the last position."""
+        q, keys, scale = self._captured[layer]
+        rows = torch.tensor(positions)
+        return SCORERS[scorer](q[rows], keys[: positions[-1] + 1], rows, block_tokens, scale, None).mean(1)
 
     def observe(
         self,

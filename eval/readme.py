@@ -12,6 +12,7 @@ import json
 import sys
 from pathlib import Path
 
+from eval import report
 from eval.replay_tables import runner, tables
 from eval.replay_tables.verdicts import grouped, verdict
 from eval.replay_tables.workloads import TEXT
@@ -109,6 +110,17 @@ def importance_turns() -> str:
     is_beyond = tested[best][1] > tested["recency"][2]
     said = "more than" if is_beyond else "no more than"
     lines += ["", f"By these intervals the best average ({best}) says {said} recency does."]
+    return "\n".join(lines)
+
+
+def evidence() -> str:
+    """A verdict line per hypothesis, from every result file that there is."""
+    lines = [
+        "Verdicts (`python -m eval.report`; tables and intervals: [`eval/results/README.md`](eval/results/README.md)):",
+        "",
+    ]
+    for document in report.documents().values():
+        lines += [f"- {line}" for line in document["verdicts"]]
     return "\n".join(lines)
 
 
@@ -291,7 +303,7 @@ def generated(text: str) -> str:
             *(prewarm(), load_back(), fetch_or_recompute(), fetch_failures(), what_if()),
         )
     )
-    importance = "\n\n".join((importance_signal(), importance_turns(), tap_overhead()))
+    importance = "\n\n".join((evidence(), importance_signal(), importance_turns(), tap_overhead()))
     parts = {"replay": replay(), "results": results, "importance": importance}
     for name, body in parts.items():
         begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
