@@ -58,13 +58,15 @@ def _print(client: Any, args: argparse.Namespace) -> int:
 
     from radiximp.cli.top_view import screen
 
+    # A pipe has no width; what does not fit would be cut.
+    console = Console() if sys.stdout.isatty() else Console(width=140)
     before = None
     while True:
         now = look(client)
         if args.json:
             print(json.dumps(now), flush=True)
         else:
-            Console().print(screen(now, before, args.url))
+            console.print(screen(now, before, args.url))
         if args.once:
             return 0
         before = now

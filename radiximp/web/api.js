@@ -28,7 +28,7 @@ export async function ask(method, path, { body, headers = {} } = {}) {
   const sent = { ...headers };
   if (key()) sent.Authorization = `Bearer ${key()}`;
   if (body !== undefined) sent["Content-Type"] = "application/json";
-  const response = await fetch(path, {
+  const response = await reach(path, {
     method,
     headers: sent,
     body: body === undefined ? undefined : JSON.stringify(body),
@@ -42,6 +42,14 @@ export async function ask(method, path, { body, headers = {} } = {}) {
     throw new ApiError(response.status, typeof said === "string" ? said : JSON.stringify(said));
   }
   return { content, etag: response.headers.get("ETag") };
+}
+
+async function reach(path, options) {
+  try {
+    return await fetch(path, options);
+  } catch (error) {
+    throw new Error(`no answer from the server: ${error.message}`);
+  }
 }
 
 /** Runs `work` again and again, each time `work`'s result in seconds after it ended; not while the page is hidden, nor unless `mayRun`. */

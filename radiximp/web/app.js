@@ -24,14 +24,15 @@ function say(text, isBad = false) {
 
 /** Runs a call; what goes wrong is said, and a wrong key is asked for. Returns undefined then. */
 async function attempt(work, place = null) {
+  const used = key();
   try {
     return await work();
   } catch (error) {
-    if (error instanceof ApiError && error.status === 401) {
+    if (error instanceof ApiError && error.status === 401 && used === key()) {
       state.isLetIn = false; // nothing more is asked until there is another key
       askForKey("The server did not accept the key.");
     }
-    const text = error instanceof ApiError ? `${error.status}: ${error.message}` : `no answer: ${error.message}`;
+    const text = error instanceof ApiError ? `${error.status}: ${error.message}` : error.message;
     if (place) place.textContent = text;
     else say(text, true);
     return undefined;

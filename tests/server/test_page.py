@@ -230,10 +230,11 @@ def test_jobs_are_made_and_cancelled(server, browser):
         page = watched.page
         page.wait_for_selector("#jobs > *")
         # The first one keeps the worker busy, so that the second waits.
-        for words in ("One long story about whales. " * 400, "A second story about ships. " * 400):
-            page.fill("#job-prompts", words)
+        for number, words in enumerate(("One long story about whales. ", "A second story about ships. "), 1):
+            page.fill("#job-prompts", words * 400)
             page.click("#job-form button")
-            until(page, "document.querySelector('#job-said').textContent.startsWith('Job ')")
+            until(page, f"document.querySelectorAll('#jobs tbody tr').length === {number}")
+        assert page.inner_text("#job-said").startswith("Job ")
         waiting = page.locator("#jobs tbody tr").first
         waiting.get_by_role("button").click()
         until(page, "document.querySelector('#jobs tbody tr').textContent.includes('cancelled')")
