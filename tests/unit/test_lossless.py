@@ -57,7 +57,16 @@ def test_needles_go_to_the_least_attended_pages_that_are_apart():
 def test_every_block_has_documents_of_its_own_and_every_fifth_the_longest():
     mix = prompts.Mix()
     blocks = [prompts.documents(block, mix) for block in range(8)]
-    assert [max(d.num_tokens for d in block) for block in blocks] == [7900, 2000, 4000, 2000, 4000, 7900, 4000, 2000]
+    assert [max(d.num_tokens for d in block) for block in blocks] == [
+        7900,
+        2000,
+        4000,
+        2000,
+        4000,
+        7900,
+        4000,
+        2000,
+    ]
     numbers = [document.number for block in blocks for document in block]
     assert len(set(numbers)) == len(numbers)
     assert prompts.documents(3, mix) == blocks[3]
