@@ -30,7 +30,7 @@ from radiximp.serving import default_model
 PATH = RESULTS / "node_level" / "smollm2.json"
 NUMBERS = {"tools": 40, "agents": 19, "quotes": 12, "once": 60}
 SMOKE_NUMBERS = {"tools": 4, "once": 6}
-BUDGETS = (0.05, 0.1, 0.2, 0.4, 0.6)
+BUDGETS = (0.02, 0.05, 0.1, 0.2, 0.4)
 SEEDS = range(5)
 
 
