@@ -21,6 +21,7 @@ from eval import public_traces
 
 QUESTIONS_IN_A_ROW = 8
 QUOTE_WORDS = 40
+_MAX_BEGINNING_CHARS = 12_000
 _DOCUMENT_CHARS = (4_000, 12_000, 26_000)
 
 
@@ -75,6 +76,8 @@ def agents() -> list[list[Message]]:
     """Those with many turns first."""
     lines = gzip.open(public_traces.find("swe_agent_demos.jsonl.gz")).read().splitlines()
     talks = [[Message(m["role"], str(m["content"])) for m in json.loads(line)["history"]] for line in lines]
+    # Where the demonstration at the beginning is too long, no turn of the agent's own fits.
+    talks = [talk for talk in talks if sum(len(message.text) for message in talk[:2]) < _MAX_BEGINNING_CHARS]
     return sorted(talks, key=len, reverse=True)
 
 

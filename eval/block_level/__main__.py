@@ -4,7 +4,7 @@
 
 Conversations of four kinds (`eval/talks.py`), up to the model's 8,192 tokens, answers teacher-forced. A decode step asks for its top 5 % of pages;
 caches of 5 to 40 % of the pages answer, at every step and at the start of every turn. Then nine contexts with 60 queries each.
-A call goes on where the one before it stopped; all of it takes about half an hour of two cores.
+A call goes on where the one before it stopped; all of it takes about an hour of two cores.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def concluded(result: ResultFile) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m eval.block_level", description=__doc__.splitlines()[0])
-    parser.add_argument("--talks", type=int, default=12, help="conversations of each kind")
+    parser.add_argument("--talks", type=int, default=8, help="conversations of each kind")
     parser.add_argument("--model", type=Path)
     add_arguments(parser, PATH)
     args = parser.parse_args(argv)

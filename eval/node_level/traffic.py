@@ -57,11 +57,9 @@ def messages_of(kind: str, number: int) -> list[Message]:
             Message("user", asked[number % len(asked)][1][0]),
             Message("assistant", "Yes."),
         ]
-    return (
-        {"tools": talks.tools, "agents": talks.agents}[kind]()[number]
-        if kind != "quotes"
-        else talks.quotes(number)
-    )
+    if kind == "quotes":  # the longest of the three lengths does not fit with a question
+        return talks.quotes(3 * (number // 2) + number % 2)
+    return {"tools": talks.tools, "agents": talks.agents}[kind]()[number]
 
 
 def prompts_of(talk: Encoded) -> list[tuple[int, int]]:
