@@ -252,22 +252,6 @@ def prewarm() -> str:
     )
 
 
-def load_back() -> str:
-    """The device share with and without proactive load-back."""
-    result = _read("load_back", "smollm2.json")
-    lines = [
-        f"Prompt tokens found on the device at admission, agents whose prompts do not fit it, {result['rows'][0]['requests']} requests a seed (`python -m eval.load_back`): {result['verdict']}.",
-        "",
-        "| seed | load_back | device | host | TTFT p50 | p95 |",
-        "|---|---|---|---|---|---|",
-    ]
-    for row in result["rows"]:
-        lines.append(
-            f"| {row['seed']} | {row['arm']} | {row['device_share']:.1%} | {row['host_share']:.1%} | {row['ttft_p50_s']:.2f} s | {row['ttft_p95_s']:.2f} s |"
-        )
-    return "\n".join(lines)
-
-
 def fetch_or_recompute() -> str:
     """Time to first token over a throttled host tier, by policy."""
     result = _read("fetch_or_recompute", "cpu.json")
@@ -300,7 +284,7 @@ def generated(text: str) -> str:
     results = "\n\n".join(
         (
             *(tree_speed(), unpressured(), equivalence(), serving_hits()),
-            *(prewarm(), load_back(), fetch_or_recompute(), fetch_failures(), what_if()),
+            *(prewarm(), fetch_or_recompute(), fetch_failures(), what_if()),
         )
     )
     importance = "\n\n".join((evidence(), importance_signal(), importance_turns(), tap_overhead()))

@@ -154,7 +154,8 @@ def test_case_4_a_thousand_questions_change_nothing(empty):
     node = f"/radiximp/tree/{rank['tree']['columns']['id'][0]}"
     paths = [
         *("/radiximp/stats", "/radiximp/hotspots?limit=100", "/radiximp/hotspots?preview=true"),
-        *("/radiximp/pins", f"/radiximp/pins/{pin_id}", f"/radiximp/prewarm/{job}"),
+        *("/radiximp/pins", f"/radiximp/pins/{pin_id}"),
+        *("/radiximp/prewarm", f"/radiximp/prewarm/{job}"),
         *("/radiximp/hotspots/export", "/radiximp/report", "/radiximp/calibration"),
         *("/radiximp/", "/radiximp/tree", node),
     ]
