@@ -247,7 +247,7 @@ def prewarm() -> str:
             f"p50 {_interval(background['p50_with_over_without'])}, p95 {_interval(background['p95_with_over_without'])}, at most {background['target']}; in {background['round_s']:g} s "
             f"{min(warmed)} to {max(warmed)} of them got warm (`python -m eval.prewarm_background`)",
             f"- {said(tenants)}: prompts that another tenant pre-warmed, over cold ones, mean time to first token: {_interval(other['mean_over_cold'])}, p = {other['p_value']:.2f}, and a pin finds "
-            f"{tenants['tokens_that_a_pin_found']['other']} tokens; one's own, as the control: {_interval(own['mean_over_cold'])}, p = {own['p_value']:.4f} (`python -m eval.tenant_timing`)",
+            f"{tenants['tokens_that_a_pin_found']['other']} tokens; one's own, as the control: {_interval(own['mean_over_cold'])}, p = {own['p_value']:.4f} (`python -m eval.tenant_timing --prompts {tenants['prompts']} --words {tenants['words']}`)",
         ]
     )
 

@@ -86,6 +86,7 @@ def main(argv: list[str] | None = None) -> int:
     result = {
         "seed": args.seed,
         "prompts": args.prompts,
+        "words": args.words,
         "level": LEVEL,
         **{arm: summary(seconds[arm]) for arm in ARMS},
         "compared_with_cold": compared,
