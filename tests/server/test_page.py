@@ -9,6 +9,7 @@ import pty
 import random
 import re
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -354,6 +355,7 @@ def test_top_says_in_one_line_what_is_wrong(server):
 def test_top_lives_in_a_terminal_until_it_is_left(server, key):
     child, terminal = pty.fork()
     if child == 0:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell that put us into the background has it ignored
         os.environ.update(TERM="xterm-256color", COLUMNS="120", LINES="50")
         os.execv(sys.executable, command(server, "--every-s", "0.5"))
     shown, deadline, is_left = b"", time.monotonic() + 60, False
