@@ -24,24 +24,14 @@ import httpx
 import orjson
 import torch
 
+from eval.unpressured import FLAGS as UNPRESSURED
 from eval.unpressured import prompts, requests_per_s
 from radiximp.replay.files import write_json
 from tests.server.browser import LAPTOP, READY, chromium, opened
 from tests.server.canned import answers_of, canned
 from tests.server.server import Server, launch
 
-FLAGS = [
-    *(
-        "--max-total-tokens",
-        "16384",
-        "--max-running-requests",
-        "8",
-        "--log-level",
-        "warning",
-        "--sleep-on-idle",
-    ),
-    *("--radix-eviction-policy", "importance"),
-]
+FLAGS = [*UNPRESSURED, "--radix-eviction-policy", "importance"]
 MAX_COST, MAX_SNAPSHOT_S, MAX_INTERACTIVE_S = 0.01, 0.2, 2.0
 STATES = ("closed", "open", "asked", "closed again")
 # The page's calls, each so many seconds after the last.

@@ -64,7 +64,8 @@ def key_of(core: ImportanceTreeCore, prompt: dict) -> RadixKey:
     return core.key_in(extra_key, prompt["cache_salt"], prompt["input_ids"])
 
 
-def _dp_rank() -> int:
+def own_dp_rank() -> int:
+    """This scheduler's data-parallel rank; 0 where there is one only."""
     return get_parallel().dp_rank or 0
 
 
@@ -94,7 +95,7 @@ def _pin_node(
     core, node_id: int, dp_rank: int, pin_id: str, ttl_s: float | None, hard: bool, now_s: float
 ) -> dict:
     """Pin the prompt that ends with a node of one rank's tree; the other ranks have other nodes."""
-    if dp_rank != _dp_rank():
+    if dp_rank != own_dp_rank():
         return {}
     core.observe_arrival(now_s)
     try:
@@ -124,7 +125,7 @@ def _tree(core) -> dict:
 
 
 def _node(core, node_id: int, dp_rank: int, preview_tokens: int = 0) -> dict:
-    if dp_rank != _dp_rank():
+    if dp_rank != own_dp_rank():
         core.settle()
         return {}
     return {"node": core.explain(node_id, preview_tokens)}

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 
 from sglang.srt.constants import HEALTH_CHECK_RID_PREFIX
 from sglang.srt.observability import req_time_stats
-from sglang.srt.runtime_context import get_parallel
 
 from radiximp.serving import commands
 from radiximp.serving.metrics.tally import USER, WARM
@@ -121,4 +120,4 @@ def add_reply(output, scheduler, recv_req, *args, **kwargs) -> None:
     core = getattr(scheduler.tree_cache, "tree_core", None)
     if hasattr(core, "stats"):
         reply = commands.answer(core, recv_req.rid, scheduler.is_fully_idle)
-        output.internal_state["radiximp"] = {"dp_rank": get_parallel().dp_rank or 0, **reply}
+        output.internal_state["radiximp"] = {"dp_rank": commands.own_dp_rank(), **reply}

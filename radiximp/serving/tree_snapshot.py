@@ -238,12 +238,10 @@ class TreeSnapshot:
         before = sum((*self.rank(leaf), leaf.id) < mine for leaf in sample) * step
         return {"before": min(before, len(leaves) - 1), "leaves": len(leaves), "is_exact": step == 1}
 
-    def _chances(self, node) -> dict[str, float] | None:
-        """That it is used within so many seconds, as the law of reuse has it; None for a policy without one."""
-        chance_within = getattr(self.policy, "chance_within", None)
-        if chance_within is None:
-            return None
-        return {f"{seconds}_s": chance_within(self.history_of(node), seconds) for seconds in _CHANCES_S}
+    def _chances(self, node) -> dict[str, float]:
+        """That it is used within so many seconds, as the policy has it."""
+        history = self.history_of(node)
+        return {f"{seconds}_s": self.policy.chance_within(history, seconds) for seconds in _CHANCES_S}
 
 
 def _largest(subtree_tokens: list[int], max_rows: int) -> list[int]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams, InsertParams, MatchPrefixParams
@@ -94,3 +95,23 @@ def insert(cache, tokens: Sequence[int], **namespace) -> None:
 def lookup(cache, tokens: Sequence[int], **namespace) -> int:
     """Match a prompt as a request without an id would; returns the tokens on the device."""
     return cache.match_prefix(MatchPrefixParams(key=key_of(tokens, **namespace))).device_prefix_len
+
+
+def victims_of_traffic(cache, num_requests: int, ask: Callable[[], object]) -> list[tuple]:
+    """(tier, last use, tokens) of what conversations that come back push out, with `ask` called after every request."""
+    rng, fresh, found = np.random.default_rng(3), fresh_prompts(), []
+    core, note_victim = cache.tree_core, cache.tree_core.note_victim
+
+    def note(node, tier):
+        found.append((tier, node.history.last_use_tick, len(node.key)))
+        return note_victim(node, tier)
+
+    core.note_victim = note
+    talks = [fresh(16) for _ in range(60)]
+    for _ in range(num_requests):
+        talk = talks[min(int(rng.exponential(15)), 59)]
+        if len(talk) < 160:
+            talk.extend(fresh(8))
+        request(cache, talk)
+        ask()
+    return found

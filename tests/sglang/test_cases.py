@@ -14,7 +14,16 @@ from sglang.srt.sampling.sampling_params import SamplingParams
 
 from radiximp.policy.clock import ManualClock
 from radiximp.serving.namespaces import joined
-from tests.sglang.builders import build_cache, fresh_prompts, hit, insert, key_of, lookup, request
+from tests.sglang.builders import (
+    build_cache,
+    fresh_prompts,
+    hit,
+    insert,
+    key_of,
+    lookup,
+    request,
+    victims_of_traffic,
+)
 
 
 def test_one_shot_scan_keeps_a_shared_prefix():
@@ -119,26 +128,17 @@ def test_a_question_changes_nothing():
 
 def test_questions_between_requests_change_no_victim():
     """Asking makes the tree settle sooner; what is known when a victim is chosen stays the same."""
-    victims: dict[bool, list] = {False: [], True: []}
-    for asks, found in victims.items():
-        rng = np.random.default_rng(3)
-        cache, fresh = build_cache(2048), fresh_prompts()
-        core, note_victim = cache.tree_core, cache.tree_core.note_victim
+    victims: dict[bool, list] = {}
+    for asks in (False, True):
+        cache = build_cache(2048)
+        core = cache.tree_core
 
-        def note(node, tier, found=found, note_victim=note_victim):
-            found.append((tier, node.history.last_use_tick, len(node.key)))
-            return note_victim(node, tier)
-
-        core.note_victim = note
-        talks = [fresh(16) for _ in range(60)]
-        for _ in range(600):
-            talk = talks[min(int(rng.exponential(15)), 59)]
-            if len(talk) < 160:
-                talk.extend(fresh(8))
-            request(cache, talk)
+        def ask(core=core, asks=asks) -> None:
             if asks:
                 core.stats()
                 core.dry_run(100)
+
+        victims[asks] = victims_of_traffic(cache, 600, ask)
     assert victims[True] == victims[False] and len(victims[True]) > 100
 
 

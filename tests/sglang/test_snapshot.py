@@ -21,6 +21,7 @@ from tests.sglang.builders import (
     key_of,
     lookup,
     request,
+    victims_of_traffic,
 )
 from tests.sglang.kv_rig import KvRig
 
@@ -184,26 +185,17 @@ def test_the_commands_answer_on_the_rank_that_is_asked_and_replies_once_a_group(
 
 @pytest.mark.parametrize("config", [{}, {"score": "lrfu"}, {"half_life_s": 0}], ids=["reuse", "lrfu", "lru"])
 def test_looking_changes_no_victim(config):
-    victims: dict[bool, list] = {False: [], True: []}
-    for looks, found in victims.items():
-        rng = np.random.default_rng(3)
-        cache, fresh = build_cache(2048, config=config), fresh_prompts()
-        core, note_victim = cache.tree_core, cache.tree_core.note_victim
+    victims: dict[bool, list] = {}
+    for looks in (False, True):
+        cache = build_cache(2048, config=config)
+        core = cache.tree_core
 
-        def note(node, tier, found=found, note_victim=note_victim):
-            found.append((tier, node.history.last_use_tick, len(node.key)))
-            return note_victim(node, tier)
-
-        core.note_victim = note
-        talks = [fresh(16) for _ in range(60)]
-        for _ in range(400):
-            talk = talks[min(int(rng.exponential(15)), 59)]
-            if len(talk) < 160:
-                talk.extend(fresh(8))
-            request(cache, talk)
+        def look(core=core, looks=looks) -> None:
             if looks:
                 for row in rows_of(core.snapshot())[:3]:
                     core.explain(row["id"], preview_tokens=4)
+
+        found = victims[looks] = victims_of_traffic(cache, 400, look)
         assert len(found) > 50
         cache.sanity_check()
     assert victims[True] == victims[False]
