@@ -217,6 +217,15 @@ def test_each_alert_fires_where_it_should(tmp_path):
     assert alerts == set(re.findall(r'alertname="(\w+)"', cases))
 
 
+# No fetch was decided and no attention observed here; the curve needs more requests than a test by itself sends.
+NOTHING_TO_TELL = {
+    "radiximp_cost_model_error_ratio",
+    "radiximp_information_gain_bits",
+    "radiximp_what_if_hit_ratio",
+    "radiximp_what_if_error_ratio",
+}
+
+
 @needs_prometheus
 def test_promtool_finds_nothing_wrong(server):
     for arguments in (("rules", "rules.yml"), ("config", "prometheus.yml")):
@@ -226,8 +235,8 @@ def test_promtool_finds_nothing_wrong(server):
         assert checked.returncode == 0, checked.stdout + checked.stderr
     lines = server.get("/metrics/").text.splitlines(keepends=True)
     ours = "".join(line for line in lines if re.search(r"(^|# (HELP|TYPE) )radiximp_", line))
-    # What this server has had nothing to tell of (fetches, observed attention) is not exported.
-    assert ours.count("# TYPE") > 3 * len(TABLE) / 4
+    absent = {metric.name for metric in TABLE if f"# TYPE {metric.name} " not in ours}
+    assert absent <= NOTHING_TO_TELL, absent - NOTHING_TO_TELL
     checked = subprocess.run(["promtool", "check", "metrics"], input=ours, capture_output=True, text=True)
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
