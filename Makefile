@@ -1,11 +1,12 @@
 # `make serve` and `make test` on a fresh clone: environment included, nothing else to know.
-# MODEL=, PORT=, HOST=, ARGS= are passed on to the server; TIERS= picks test tiers.
+# MODEL=, PORT=, HOST=, ARGS= are passed on to the server; TIERS= picks test tiers, JOBS= how many run side by side.
 
 PYTHON ?= python3
 HOST ?= 127.0.0.1
 PORT ?= 30000
 MODEL ?=
 ARGS ?=
+JOBS ?= 2
 TIERS ?= unit traces sglang server $(if $(shell command -v nvidia-smi),gpu)
 
 BIN := .venv/bin
@@ -21,10 +22,12 @@ serve: $(INSTALLED)
 	@exec $(BIN)/radiximp serve --host "$(HOST)" --port "$(PORT)" $(if $(MODEL),--model "$(MODEL)") -- $(ARGS)
 
 # Every tier that can run on this machine; a tier that collects nothing fails (pytest's exit code 5).
+# A file's tests stay together, as they share a server; servers on a GPU have it to themselves.
 test: $(INSTALLED_DEV)
 	@for tier in $(TIERS); do \
 		echo "== tier $$tier"; \
-		$(BIN)/python -m pytest -q tests/$$tier || exit $$?; \
+		test $$tier = gpu && jobs=0 || jobs=$(JOBS); \
+		$(BIN)/python -m pytest -q -n $$jobs --dist loadfile tests/$$tier || exit $$?; \
 	done
 
 install: $(INSTALLED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import statistics
 
 import pytest
 
@@ -46,9 +47,14 @@ def prompts(server) -> list[list[int]]:
 
 
 @pytest.fixture(scope="module")
-def cold(server, prompts) -> list[list[int]]:
-    """What each prompt is answered when nothing is cached; afterwards some are on the host alone."""
-    return [server.generate(prompt)["output_ids"] for prompt in prompts]
+def cold_answers(server, prompts) -> list[dict]:
+    """Each prompt's answer when nothing is cached; afterwards some are on the host alone."""
+    return [server.generate(prompt) for prompt in prompts]
+
+
+@pytest.fixture(scope="module")
+def cold(cold_answers) -> list[list[int]]:
+    return [answer["output_ids"] for answer in cold_answers]
 
 
 def told(server) -> dict:
@@ -64,7 +70,7 @@ def ask(server, prompt) -> tuple[list[int], int, int]:
     return answer["output_ids"], details["device"], details["host"]
 
 
-def test_a_fetch_is_measured_and_gives_the_cold_output(server, prompts, cold):
+def test_a_fetch_is_measured_and_gives_the_cold_output(server, prompts, cold, cold_answers):
     for prompt, expected in zip(prompts, cold, strict=True):
         output, _, _ = ask(server, prompt)
         assert output == expected
@@ -72,8 +78,13 @@ def test_a_fetch_is_measured_and_gives_the_cold_output(server, prompts, cold):
     assert known["mode"] == "cost"
     assert known["requests"]["fetch_all"] > 0
     assert known["tiers"]["host"]["samples"] > 0
-    assert known["prefill"]["samples"] >= len(prompts)
-    assert 50 < known["prefill"]["tokens_per_s"] < 1e5
+    prefill = known["prefill"]
+    assert prefill["samples"] >= len(prompts)
+    # However fast the machine is: what the server learned of such a prompt is what such prompts took.
+    pairs = PROMPT_TOKENS * (PROMPT_TOKENS + 1) / 2
+    learned_s = prefill["overhead_s"] + prefill["s_per_token"] * PROMPT_TOKENS + prefill["s_per_pair"] * pairs
+    took_s = statistics.median(answer["meta_info"]["e2e_latency"] for answer in cold_answers)
+    assert took_s / 10 < learned_s < 2 * took_s
 
 
 def test_calibrate_prints_the_servers_costs(server, cold, capsys, monkeypatch):

@@ -53,11 +53,16 @@ class OnServer(unittest.TestCase):
         cls.base_url, cls.process = cls.server.url, cls.server.process
 
 
-class TestBasics(BasicAPIContractMixin, BasicDecodeCorrectnessMixin, OnServer):
-    """API and answers, then a tree of prompts that does not fit the device."""
+class TestBasics(BasicAPIContractMixin, BasicDecodeCorrectnessMixin, UnifiedRadixTreeTestMixin, OnServer):
+    """API and answers, cached prefixes with a fresh prefill's log-probabilities, a tree that does not fit the device."""
 
-    test_basic_math = None
+    test_basic_math = test_gsm8k = None
     flags = ["--max-total-tokens", "4096", "--chunked-prefill-size", "128"]
+    max_new_tokens = 8
+    num_groups = 2
+    branches_per_group = 2
+    prefix_len = 128
+    input_ids = [[random.Random(seed).randrange(1, 30_000) for _ in range(128)] for seed in range(4)]
 
     def test_radix_attention(self):
         random.seed(0)
@@ -80,17 +85,6 @@ class TestBasics(BasicAPIContractMixin, BasicDecodeCorrectnessMixin, OnServer):
             dataset_path=str(data_set),
         )
         self.assertGreater(result["overall"]["cache_hit_rate"], 0.4)
-
-
-class TestLogprobs(UnifiedRadixTreeTestMixin, OnServer):
-    """Cached prefixes give the log-probabilities of a fresh prefill."""
-
-    test_gsm8k = None
-    max_new_tokens = 8
-    num_groups = 2
-    branches_per_group = 2
-    prefix_len = 128
-    input_ids = [[random.Random(seed).randrange(1, 30_000) for _ in range(128)] for seed in range(4)]
 
 
 _post = requests.post
