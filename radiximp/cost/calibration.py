@@ -2,8 +2,8 @@
 
 Seconds are a sum of costs at least 0 times what was moved or computed. Each fit is robust (a sample far off counts little),
 recent (older samples fade) and follows a change of speed: three samples in a row that are all much slower, or all much
-faster, than predicted make it forget what was before. Plain Python arithmetic in a fixed order: equal samples give equal
-bits on every rank.
+faster, than predicted, and that no fit to old and new ones explains, make it forget what was before. Plain Python
+arithmetic in a fixed order: equal samples give equal bits on every rank.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ class RobustFit:
             self._note_direction(features, seconds)
         self.num_samples += 1
         self._samples.append((tuple(features), seconds))
-        prior = self.coefficients
+        self.coefficients = self._fit(self.coefficients)
         if abs(self._change) >= _CHANGE_SAMPLES:
-            newest = list(self._samples)[-_CHANGE_SAMPLES:]
-            factor = statistics.median(took_s / _dot(self._steady, done) for done, took_s in newest)
-            prior = [factor * coefficient for coefficient in self._steady]
-            self._samples = deque(newest, maxlen=_WINDOW)
             self._change = 0
-        self.coefficients = self._fit(prior)
+            newest = list(self._samples)[-_CHANGE_SAMPLES:]
+            if not all(_is_near(self.seconds(done), took_s) for done, took_s in newest):
+                factor = statistics.median(took_s / _dot(self._steady, done) for done, took_s in newest)
+                self._samples = deque(newest, maxlen=_WINDOW)
+                self.coefficients = self._fit([factor * coefficient for coefficient in self._steady])
 
     def _note_direction(self, features: Sequence[float], seconds: float) -> None:
         # Judged by the fit from before the first sample that was off: the newest may be half way already.
@@ -112,14 +112,19 @@ class RobustFit:
                     target[i] += weighted * seconds
                     for j in range(i + 1):
                         matrix[i][j] += weighted * features[j]
-            pull = _PRIOR_SAMPLES * total_weight / count
             for i in range(num):
+                # As much as so many samples say of this cost: few say much of what only the large ones show.
+                pull = _PRIOR_SAMPLES / count * (matrix[i][i] or total_weight)
                 matrix[i][i] += pull
                 target[i] += pull * prior[i] * means[i]
                 for j in range(i):
                     matrix[j][i] = matrix[i][j]
             found = _non_negative(matrix, target)
         return [value / mean for value, mean in zip(found, means, strict=True)]
+
+
+def _is_near(predicted: float, measured: float) -> bool:
+    return measured <= _CHANGE_FACTOR * predicted and predicted <= _CHANGE_FACTOR * measured
 
 
 def _dot(coefficients: Sequence[float], features: Sequence[float]) -> float:

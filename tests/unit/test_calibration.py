@@ -39,7 +39,7 @@ def test_latency_and_rate_of_exact_samples_are_found():
 def test_what_was_measured_is_predicted(latency_s, s_per_token, tokens):
     calibration = learned((n, latency_s + s_per_token * n) for n in tokens)
     for n in tokens:
-        assert predicted(calibration, n) == pytest.approx(latency_s + s_per_token * n, rel=0.3)
+        assert predicted(calibration, n) == pytest.approx(latency_s + s_per_token * n, rel=0.01)
 
 
 @pytest.mark.parametrize("factor", [40, 1 / 40])
