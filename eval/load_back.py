@@ -6,7 +6,7 @@ Agents with system prompts of their own hold sessions of several tool calls, and
 document once. What they ask for is larger than the device pool and smaller than the host pool. Requests come one after the
 other with a pause between them, as tools take time. Each seed runs on three servers with the same pools: off, off
 again (the noise) and on. The share counts what is on the device when the request is admitted; what has to
-come from the host first is shown beside it. Exit code 1 where "on" is not above both others.
+come from the host first is shown beside it. Exit code 1 where "on" is not above both others by more than these differ.
 """
 
 from __future__ import annotations
@@ -97,14 +97,14 @@ def run_seed(seed: int, num_sessions: int, gap_s: float) -> list[dict]:
 
 
 def verdict(rows: list[dict]) -> tuple[bool, str]:
-    """Whether "on" is above both others in every seed, and the line that says so."""
+    """Whether "on" is above both others by more than these differ, in every seed, and the line that says so."""
     gains, noise = [], []
     for seed in sorted({row["seed"] for row in rows}):
         share = {row["arm"]: row["device_share"] for row in rows if row["seed"] == seed}
         gains.append(share["on"] - max(share["off"], share["off again"]))
         noise.append(abs(share["off"] - share["off again"]))
-    is_above = min(gains) > 0
-    word = "raises" if is_above else "does not raise"
+    is_above = min(gains) > max(noise)
+    word = "raises" if is_above else "does not raise beyond the noise"
     points = ", ".join(f"{100 * gain:+.1f}" for gain in gains)
     return is_above, (
         f"load_back {word} the share found on the device at admission: {points} points above the better run without "

@@ -14,10 +14,8 @@ from radiximp.cost.predict import CachedState, Split, best_split, split_seconds
 HOST, STORAGE = "host", "storage"
 # A cut falls on a grid of so many pages, so that requests which wait do not cut a node to crumbs.
 _GRID_PAGES = 16
-# After so many requests without a fetch one is made to see whether it has become worth it...
-_PROBE_EVERY = 16
-# ...of as many pages as make the request at most this much slower, one page at least.
-_PROBE_SHARE = 0.1
+# A tier that was left alone is looked at again when that costs at most this share of what was computed in its place.
+_PROBE_SHARE = 0.02
 _REPORTED_TOKENS = 1024
 
 
@@ -33,16 +31,16 @@ class LiveCosts:
         self.is_overlapped = is_overlapped
         self.prefill = PrefillCalibration()
         self.tiers = {HOST: TransferCalibration(), STORAGE: TransferCalibration()}
-        self._num_declined = {HOST: 0, STORAGE: 0}
+        self._declined_s = {HOST: 0.0, STORAGE: 0.0}
 
     def note_transfer(self, tier: str, num_tokens: int, seconds: float, queue_s: float = 0.0) -> None:
         """Learn from one transfer."""
         self.tiers[tier].note(num_tokens, seconds, queue_s)
-        self._num_declined[tier] = 0
+        self._declined_s[tier] = 0.0
 
-    def note_declined(self, tier: str) -> None:
-        """A request computed what this tier held."""
-        self._num_declined[tier] += 1
+    def note_declined(self, tier: str, depth_tokens: int, num_tokens: int) -> None:
+        """A request computed these tokens behind `depth_tokens`, which this tier held or might have held."""
+        self._declined_s[tier] += self.recompute_s(depth_tokens, num_tokens) or 0.0
 
     def best(
         self,
@@ -77,17 +75,21 @@ class LiveCosts:
             grid = _GRID_PAGES * self.page_tokens
             on_grid = (device_tokens + fetched) // grid * grid - device_tokens
             fetched = min((0, on_grid if on_grid > 0 else fetched, host_tokens), key=seconds)
-        elif fetched == 0 and self._num_declined[HOST] >= _PROBE_EVERY:
+        elif fetched == 0:
             fetched = self._probe_tokens(host_tokens, seconds)
         return Split(fetched, host_tokens - fetched, seconds(fetched))
 
     def _probe_tokens(self, host_tokens: int, seconds) -> int:
-        """The most tokens, a page doubled again and again, whose fetch is still cheap; a page at least."""
-        limit_s = (1 + _PROBE_SHARE) * seconds(0)
-        probe = min(self.page_tokens, host_tokens)
-        while 2 * probe <= host_tokens and seconds(2 * probe) <= limit_s:
-            probe *= 2
-        return probe
+        """A page, doubled as long as it is cheap enough; 0 where even a page is too dear by now."""
+        limit_s = seconds(0) + self._probe_s(HOST)
+        fetched, probe = 0, min(self.page_tokens, host_tokens)
+        while fetched < probe <= host_tokens and seconds(probe) <= limit_s:
+            fetched, probe = probe, 2 * probe
+        return fetched
+
+    def _probe_s(self, tier: str) -> float:
+        """Seconds that a look at this tier may cost."""
+        return _PROBE_SHARE * self._declined_s[tier]
 
     def recompute_s(self, depth_tokens: int, num_tokens: int) -> float | None:
         """Seconds to compute tokens behind `depth_tokens`, beside what any pass costs; None while that is unknown."""
@@ -100,13 +102,13 @@ class LiveCosts:
         """Whether storage, were it to hold all of these tokens, would give them sooner than a prefill; yes while unknown."""
         tier = self.tiers[STORAGE]
         recompute_s = self.recompute_s(depth_tokens, num_tokens)
-        if recompute_s is None or not tier.is_known or self._num_declined[STORAGE] >= _PROBE_EVERY:
+        if recompute_s is None or not tier.is_known:
             return True
         num_bytes = self.state.num_bytes(num_tokens)
         fetch_s = float(tier.transfer(self.state.bytes_per_token).seconds(num_bytes))
         if self.tiers[HOST].is_known:
             fetch_s += float(self.tiers[HOST].transfer(self.state.bytes_per_token, 0.0).seconds(num_bytes))
-        return fetch_s < recompute_s
+        return fetch_s < recompute_s + self._probe_s(STORAGE)
 
     def restore_share(self) -> float | None:
         """Seconds to fetch from the host over seconds to compute again, of a usual prefix; at most 1, None while unknown."""

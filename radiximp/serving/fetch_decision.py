@@ -22,7 +22,7 @@ def admit(add_one_req: Callable, adder, request, *args, **kwargs):
         return add_one_req(adder, request, *args, **kwargs)
     if fetch.adder is not adder:
         fetch.adder, fetch.admitted = adder, []
-    found = request.host_hit_length
+    depth, found = request.prefix_len, request.host_hit_length
     if found:
         wanted = _wanted_tokens(fetch, adder, request)
         if wanted < found:
@@ -32,7 +32,7 @@ def admit(add_one_req: Callable, adder, request, *args, **kwargs):
     if adder.can_run_list and adder.can_run_list[-1] is request:
         fetch.admitted.append(request)
         if found:
-            _count(fetch, found, request.host_loaded_length)
+            _count(fetch, depth, found, request.host_loaded_length)
     return result
 
 
@@ -84,13 +84,13 @@ def shorten(cache, request, num_tokens: int) -> None:
     request.best_match_node, request.host_hit_length = end.id, kept
 
 
-def _count(fetch: FetchCosts, found: int, loaded: int) -> None:
+def _count(fetch: FetchCosts, depth: int, found: int, loaded: int) -> None:
     choice = "fetch_all" if loaded >= found else "fetch_part" if loaded else "recompute_all"
     fetch.counts[choice] += 1
     fetch.counts["host_tokens_fetched"] += loaded
     fetch.counts["host_tokens_recomputed"] += max(0, found - loaded)
     if not loaded:
-        fetch.costs.note_declined(HOST)
+        fetch.costs.note_declined(HOST, depth, found)
 
 
 def prefetch(
@@ -103,7 +103,7 @@ def prefetch(
         is_wanted = fetch.mode == "cost" and fetch.costs.is_storage_worth_it(depth, len(new_input_tokens))
         if not is_wanted:
             fetch.counts["prefetch_declined"] += 1
-            fetch.costs.note_declined(STORAGE)
+            fetch.costs.note_declined(STORAGE, depth, len(new_input_tokens))
             return None
     return prefetch_from_storage(cache, request, last_host_node_id, new_input_tokens, *args, **kwargs)
 

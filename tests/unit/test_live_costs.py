@@ -102,13 +102,19 @@ def test_with_overlap_a_part_ends_on_the_grid_and_is_never_worse_than_all_or_not
         )
 
 
-def test_a_tier_that_was_too_slow_is_looked_at_again():
-    costs = measured(2.0, 1e-3, 5000)
-    for _ in range(16):
-        assert costs.best(0, 320, 1).num_fetched_tokens == 0
-        costs.note_declined(HOST)
-    probe = costs.best(0, 320, 1)
-    assert probe.num_fetched_tokens == 16, "one page, whatever it costs"
+@pytest.mark.parametrize("latency_s", [0.1, 2.0])
+def test_a_tier_that_was_too_slow_is_looked_at_again_for_at_most_2_percent(latency_s):
+    costs = measured(latency_s, 1e-3, 5000)
+    computed_s = 0.0
+    while costs.best(0, 320, 1).num_fetched_tokens == 0:
+        costs.note_declined(HOST, 0, 320)
+        computed_s += 320 / 5000
+        assert computed_s < 200
+    assert costs.best(0, 320, 1).num_fetched_tokens == 16, "a page is all that this buys"
+    page_s = latency_s + 16 * 1e-3 - 16 / 5000
+    assert computed_s == pytest.approx(page_s / 0.02, rel=0.01, abs=320 / 5000)
+    costs.note_transfer(HOST, 16, latency_s + 16 * 1e-3)
+    assert costs.best(0, 320, 1).num_fetched_tokens == 0, "as slow as before"
     for _ in range(4):
         costs.note_transfer(HOST, 16, 1e-4)
     assert costs.best(0, 320, 1).num_fetched_tokens == 320
@@ -121,6 +127,9 @@ def test_storage_is_asked_where_it_would_be_sooner():
         costs.note_transfer(STORAGE, num_tokens, 0.5 + 1e-6 * num_tokens, queue_s=0.1)
     assert not costs.is_storage_worth_it(0, 1024)
     assert costs.is_storage_worth_it(0, 8192)
+    for _ in range(200):
+        costs.note_declined(STORAGE, 0, 1024)
+    assert costs.is_storage_worth_it(0, 1024), "after 40 s of computing a look of half a second"
 
 
 def test_what_is_told_is_plain_and_complete():
