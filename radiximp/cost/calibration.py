@@ -1,9 +1,9 @@
 """What transfers and prefills take on this machine, learned from the newest of them.
 
 Seconds are a sum of costs at least 0 times what was moved or computed. Each fit is robust (a sample far off counts little),
-recent (older samples fade) and follows a change of speed: three samples in a row that are all much slower, or all much
-faster, than predicted, and that no fit to old and new ones explains, make it forget what was before. Plain Python
-arithmetic in a fixed order: equal samples give equal bits on every rank.
+recent (older samples fade, but of each size some are kept) and follows a change of speed: three samples in a row that are
+all much slower, or all much faster, than predicted, and that no fit to old and new ones explains, make it forget what was
+before. Plain Python arithmetic in a fixed order: equal samples give equal bits on every rank.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class RobustFit:
 
     def __init__(self, num_features: int, main: int) -> None:
         self._main = main
-        self._samples: deque[tuple[tuple[float, ...], float]] = deque(maxlen=_WINDOW)
+        self._samples: list[tuple[tuple[float, ...], float]] = []
         self._change = 0
         self.num_samples = 0
         self.coefficients: list[float] = [0.0] * num_features
@@ -61,14 +61,22 @@ class RobustFit:
             self._note_direction(features, seconds)
         self.num_samples += 1
         self._samples.append((tuple(features), seconds))
+        if len(self._samples) > _WINDOW:
+            self._drop_one()
         self.coefficients = self._fit(self.coefficients)
         if abs(self._change) >= _CHANGE_SAMPLES:
             self._change = 0
-            newest = list(self._samples)[-_CHANGE_SAMPLES:]
+            newest = self._samples[-_CHANGE_SAMPLES:]
             if not all(_is_near(self.seconds(done), took_s) for done, took_s in newest):
                 factor = statistics.median(took_s / _dot(self._steady, done) for done, took_s in newest)
-                self._samples = deque(newest, maxlen=_WINDOW)
+                self._samples = newest
                 self.coefficients = self._fit([factor * coefficient for coefficient in self._steady])
+
+    def _drop_one(self) -> None:
+        """Forget the oldest of the samples that are most alike: many small ones do not push out what a large one took."""
+        kinds = [tuple(math.frexp(feature)[1] for feature in features) for features, _ in self._samples]
+        most = max(map(kinds.count, kinds))
+        del self._samples[next(i for i, kind in enumerate(kinds) if kinds.count(kind) == most)]
 
     def _note_direction(self, features: Sequence[float], seconds: float) -> None:
         # Judged by the fit from before the first sample that was off: the newest may be half way already.

@@ -5,6 +5,7 @@ All pure: equal samples in an equal order give equal choices, so ranks that are 
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from radiximp.cost.calibration import PrefillBatch, PrefillCalibration, RobustFit, TransferCalibration
@@ -14,7 +15,7 @@ from radiximp.cost.predict import CachedState, Split, best_split, split_seconds
 HOST, STORAGE = "host", "storage"
 # A cut falls on a grid of so many pages, so that requests which wait do not cut a node to crumbs.
 _GRID_PAGES = 16
-# A tier that was left alone is looked at again when that costs at most this share of what was computed in its place.
+# What was not chosen is tried again when that costs at most this share of the time spent on what was chosen since.
 _PROBE_SHARE = 0.02
 _REPORTED_TOKENS = 1024
 
@@ -31,7 +32,9 @@ class LiveCosts:
         self.is_overlapped = is_overlapped
         self.prefill = PrefillCalibration()
         self.tiers = {HOST: TransferCalibration(), STORAGE: TransferCalibration()}
+        # Seconds of computing since a tier's last fetch, and of fetching since a prefix of that size (in bits) was computed.
         self._declined_s = {HOST: 0.0, STORAGE: 0.0}
+        self._fetched_s: Counter[int] = Counter()
 
     def note_transfer(self, tier: str, num_tokens: int, seconds: float, queue_s: float = 0.0) -> None:
         """Learn from one transfer."""
@@ -41,6 +44,13 @@ class LiveCosts:
     def note_declined(self, tier: str, depth_tokens: int, num_tokens: int) -> None:
         """A request computed these tokens behind `depth_tokens`, which this tier held or might have held."""
         self._declined_s[tier] += self.recompute_s(depth_tokens, num_tokens) or 0.0
+        if tier == HOST:
+            del self._fetched_s[num_tokens.bit_length()]
+
+    def note_fetched(self, num_tokens: int) -> None:
+        """A request fetches these tokens from the host."""
+        transfer = self.tiers[HOST].transfer(self.state.bytes_per_token, 0.0)
+        self._fetched_s[num_tokens.bit_length()] += float(transfer.seconds(self.state.num_bytes(num_tokens)))
 
     def best(
         self,
@@ -77,6 +87,8 @@ class LiveCosts:
             fetched = min((0, on_grid if on_grid > 0 else fetched, host_tokens), key=seconds)
         elif fetched == 0:
             fetched = self._probe_tokens(host_tokens, seconds)
+        elif 0 < seconds(0) - seconds(fetched) <= _PROBE_SHARE * self._fetched_s[host_tokens.bit_length()]:
+            fetched = 0
         return Split(fetched, host_tokens - fetched, seconds(fetched))
 
     def _probe_tokens(self, host_tokens: int, seconds) -> int:

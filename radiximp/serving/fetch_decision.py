@@ -89,7 +89,9 @@ def _count(fetch: FetchCosts, depth: int, found: int, loaded: int) -> None:
     fetch.counts[choice] += 1
     fetch.counts["host_tokens_fetched"] += loaded
     fetch.counts["host_tokens_recomputed"] += max(0, found - loaded)
-    if not loaded:
+    if loaded:
+        fetch.costs.note_fetched(loaded)
+    else:
         fetch.costs.note_declined(HOST, depth, found)
 
 

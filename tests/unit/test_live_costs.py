@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
 from hypothesis import given
@@ -118,6 +119,39 @@ def test_a_tier_that_was_too_slow_is_looked_at_again_for_at_most_2_percent(laten
     for _ in range(4):
         costs.note_transfer(HOST, 16, 1e-4)
     assert costs.best(0, 320, 1).num_fetched_tokens == 320
+
+
+def test_what_was_always_fetched_is_computed_again_for_at_most_2_percent():
+    costs = measured(1.0, 1e-4, 512)
+    computed_s, fetch_s = 768 / 512, 1.0 + 768e-4
+    num_fetched = 0
+    while costs.best(0, 768, 16).num_fetched_tokens == 768:
+        costs.note_fetched(768)
+        costs.note_declined(HOST, 0, 64)  # a prefix of another size tells nothing of this one
+        num_fetched += 1
+        assert num_fetched < 200
+    assert num_fetched == pytest.approx((computed_s - fetch_s) / 0.02 / fetch_s, rel=0.01, abs=1)
+    costs.note_declined(HOST, 0, 768)
+    assert costs.best(0, 768, 16).num_fetched_tokens == 768, "as slow as before"
+    for _ in range(3):
+        costs.prefill.note(PrefillBatch.of([(784, 0)]), 0.784)
+    assert costs.best(0, 768, 16).num_fetched_tokens == 0
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_many_noisy_small_batches_do_not_push_out_what_a_large_one_took(seed):
+    rng = random.Random(seed)
+    costs = LiveCosts(STATE, page_tokens=16, is_overlapped=False)
+    large, *small = (PrefillBatch.of([shape]) for shape in ((784, 0), (256, 0), (16, 768)))
+
+    def took_s(batch: PrefillBatch) -> float:
+        return 0.1 + 1.2e-3 * batch.num_tokens + 2e-7 * batch.num_pairs
+
+    for batch in (large, large):
+        costs.prefill.note(batch, took_s(batch))
+    for batch in small * 40:
+        costs.prefill.note(batch, took_s(batch) * rng.uniform(0.8, 1.25))
+    assert costs.prefill.model().seconds(784) == pytest.approx(took_s(large), rel=0.12)
 
 
 def test_storage_is_asked_where_it_would_be_sooner():
