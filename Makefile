@@ -22,12 +22,13 @@ serve: $(INSTALLED)
 	@exec $(BIN)/radiximp serve --host "$(HOST)" --port "$(PORT)" $(if $(MODEL),--model "$(MODEL)") -- $(ARGS)
 
 # Every tier that can run on this machine; a tier that collects nothing fails (pytest's exit code 5).
-# A file's tests stay together, as they share a server; servers on a GPU have it to themselves.
+# A file's tests stay together, as they share a server; servers on a GPU have it to themselves. A server that waits
+# would keep a core from one that works.
 test: $(INSTALLED_DEV)
 	@for tier in $(TIERS); do \
 		echo "== tier $$tier"; \
 		test $$tier = gpu && jobs=0 || jobs=$(JOBS); \
-		$(BIN)/python -m pytest -q -n $$jobs --dist loadfile tests/$$tier || exit $$?; \
+		SERVER_FLAGS=--sleep-on-idle $(BIN)/python -m pytest -q -n $$jobs --dist loadfile tests/$$tier || exit $$?; \
 	done
 
 install: $(INSTALLED)

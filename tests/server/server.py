@@ -7,6 +7,7 @@ happens in the block, no process of the group survives it.
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -95,11 +96,13 @@ def launch(
 ) -> Iterator[Server]:
     """A healthy server with `flags` added; the small default model unless `model` is given.
 
-    `command` replaces the whole command line up to `flags` (it must accept `--port`).
+    `command` replaces the whole command line up to `flags` (it must accept `--port`). The environment's SERVER_FLAGS are
+    added to the usual one.
     """
     if command is None:
         model = model or default_model.prepare(lambda line: None)
         command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(model)]
+        command += shlex.split(os.environ.get("SERVER_FLAGS", ""))
         if hierarchical_cache:
             command = [*command, "--enable-hierarchical-cache"]
     port = free_port()

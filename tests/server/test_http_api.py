@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import shlex
 import subprocess
 import sys
 import time
@@ -16,6 +15,8 @@ import httpx
 import pytest
 
 from radiximp import AsyncClient
+from tests.docs_pages import pages
+from tests.server.calls import fresh, pin
 from tests.server.server import launch
 
 POOL_TOKENS = 4096
@@ -250,15 +251,43 @@ def test_the_example_with_three_agents_runs(api):
     assert warm < cold
 
 
-def test_the_commands_of_the_readme_run_as_they_stand_there(api, tmp_path):
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    section = readme.partition("## Warm it, keep it, look at it")[2].partition("\n## ")[0]
-    commands = re.findall(r"^radiximp (.*)$", section, re.MULTILINE)
-    assert [command.split()[0] for command in commands] == ["prewarm", "pins", "hotspots", "doctor"]
-    (tmp_path / "prompts.jsonl").write_text(json.dumps({"text": "You are a travel agent."}))
-    for command in commands:
-        argv = [*shlex.split(command, comments=True), "--url", str(api.base_url), "--api-key", "secret"]
+# `calibrate` needs a server that measures: tests/server/test_fetch.py.
+ONLINE = {"prewarm", "pins", "hotspots", "doctor", "top", "bundle"}
+
+
+def commands_for_a_server() -> list[list[str]]:
+    """Those of README.md and docs/*.md, each once; a name by itself is a mention, and `top` would not end."""
+    found = []
+    for page in pages():
+        for program, *words in page.commands:
+            if (
+                program == "radiximp"
+                and words[0] in ONLINE
+                and words not in (["prewarm"], ["pins"], ["hotspots"])
+            ):
+                found.append(words if words[0] != "top" or "--once" in words else [*words, "--once"])
+    return sorted({tuple(words): words for words in found}.values(), key=lambda words: words[:2])
+
+
+def test_the_commands_of_the_pages_run_as_they_stand_there(api, tmp_path):
+    prompts = json.dumps({"text": "You are a travel agent."})
+    for name in ("prompts.jsonl", "FILE.jsonl"):
+        (tmp_path / name).write_text(prompts)
+    pin_id = pin(api, fresh(20), ttl_s=600).json()["pin_id"]
+    commands = commands_for_a_server()
+    assert {words[0] for words in commands} == ONLINE
+    assert [words[1] for words in commands if words[0] == "pins"] == ["add", "list", "remove"]
+    for words in commands:
+        given = {
+            "PIN_ID": pin_id,
+            "http://HOST:PORT": str(api.base_url),
+            "...": str(api.base_url),
+            "KEY": "secret",
+        }
+        argv = [given.get(word, word) for word in words]
+        for flag, value in (("--url", str(api.base_url)), ("--api-key", "secret")):
+            argv += [] if flag in argv else [flag, value]
         done = subprocess.run(
             [sys.executable, "-m", "radiximp.cli", *argv], cwd=tmp_path, capture_output=True, text=True
         )
-        assert done.returncode == 0 and done.stdout, done.stderr
+        assert done.returncode == 0 and done.stdout, (argv, done.stderr)
