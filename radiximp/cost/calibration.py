@@ -2,8 +2,8 @@
 
 Seconds are a sum of costs at least 0 times what was moved or computed. Each fit is robust (a sample far off counts little),
 recent (older samples fade, but of each size some are kept) and follows a change of speed: three samples in a row that are
-all much slower, or all much faster, than predicted, and that no fit to old and new ones explains, make it forget what was
-before. Plain Python arithmetic in a fixed order: equal samples give equal bits on every rank.
+all much slower, or all much faster, than predicted make it forget what was before. Plain Python arithmetic in a fixed
+order: equal samples give equal bits on every rank.
 """
 
 from __future__ import annotations
@@ -66,15 +66,15 @@ class RobustFit:
         self.coefficients = self._fit(self.coefficients)
         if abs(self._change) >= _CHANGE_SAMPLES:
             self._change = 0
-            newest = self._samples[-_CHANGE_SAMPLES:]
-            if not all(_is_near(self.seconds(done), took_s) for done, took_s in newest):
-                factor = statistics.median(took_s / _dot(self._steady, done) for done, took_s in newest)
-                self._samples = newest
-                self.coefficients = self._fit([factor * coefficient for coefficient in self._steady])
+            self._samples = self._samples[-_CHANGE_SAMPLES:]
+            factor = statistics.median(took_s / _dot(self._steady, done) for done, took_s in self._samples)
+            self.coefficients = self._fit([factor * coefficient for coefficient in self._steady])
 
     def _drop_one(self) -> None:
         """Forget the oldest of the samples that are most alike: many small ones do not push out what a large one took."""
-        kinds = [tuple(math.frexp(feature)[1] for feature in features) for features, _ in self._samples]
+        # The newest may be a change of speed, and stay together.
+        older = self._samples[:-_CHANGE_SAMPLES]
+        kinds = [tuple(math.frexp(feature)[1] for feature in features) for features, _ in older]
         most = max(map(kinds.count, kinds))
         del self._samples[next(i for i, kind in enumerate(kinds) if kinds.count(kind) == most)]
 
@@ -129,10 +129,6 @@ class RobustFit:
                     matrix[j][i] = matrix[i][j]
             found = _non_negative(matrix, target)
         return [value / mean for value, mean in zip(found, means, strict=True)]
-
-
-def _is_near(predicted: float, measured: float) -> bool:
-    return measured <= _CHANGE_FACTOR * predicted and predicted <= _CHANGE_FACTOR * measured
 
 
 def _dot(coefficients: Sequence[float], features: Sequence[float]) -> float:

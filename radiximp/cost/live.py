@@ -6,6 +6,7 @@ All pure: equal samples in an equal order give equal choices, so ranks that are 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from radiximp.cost.calibration import PrefillBatch, PrefillCalibration, RobustFit, TransferCalibration
@@ -47,9 +48,14 @@ class LiveCosts:
         if tier == HOST:
             del self._fetched_s[num_tokens.bit_length()]
 
-    def note_fetched(self, num_tokens: int) -> None:
-        """A request fetches these tokens from the host."""
+    def note_fetched(self, num_tokens: int, is_all: bool, shares_a_load: bool) -> None:
+        """A request fetches these tokens from the host, all that it held or a part; its batch may pay the latency already."""
+        self._declined_s[HOST] = 0.0  # spent, whatever comes of it
+        if not is_all:
+            return
         transfer = self.tiers[HOST].transfer(self.state.bytes_per_token, 0.0)
+        if shares_a_load:
+            transfer = type(transfer)(transfer.bandwidth_bytes_per_s)
         self._fetched_s[num_tokens.bit_length()] += float(transfer.seconds(self.state.num_bytes(num_tokens)))
 
     def best(
@@ -85,13 +91,16 @@ class LiveCosts:
             grid = _GRID_PAGES * self.page_tokens
             on_grid = (device_tokens + fetched) // grid * grid - device_tokens
             fetched = min((0, on_grid if on_grid > 0 else fetched, host_tokens), key=seconds)
-        elif fetched == 0:
+        if fetched == 0:
             fetched = self._probe_tokens(host_tokens, seconds)
-        elif 0 < seconds(0) - seconds(fetched) <= _PROBE_SHARE * self._fetched_s[host_tokens.bit_length()]:
+        elif (
+            fetched == host_tokens
+            and 0 < seconds(0) - seconds(fetched) <= _PROBE_SHARE * self._fetched_s[host_tokens.bit_length()]
+        ):
             fetched = 0
         return Split(fetched, host_tokens - fetched, seconds(fetched))
 
-    def _probe_tokens(self, host_tokens: int, seconds) -> int:
+    def _probe_tokens(self, host_tokens: int, seconds: Callable[[int], float]) -> int:
         """A page, doubled as long as it is cheap enough; 0 where even a page is too dear by now."""
         limit_s = seconds(0) + self._probe_s(HOST)
         fetched, probe = 0, min(self.page_tokens, host_tokens)
@@ -109,6 +118,10 @@ class LiveCosts:
             return None
         model = self.prefill.model(depth_tokens)
         return float(model.seconds(num_tokens)) - model.overhead_s
+
+    def note_asked(self) -> None:
+        """Storage is asked for a request's tokens."""
+        self._declined_s[STORAGE] = 0.0
 
     def is_storage_worth_it(self, depth_tokens: int, num_tokens: int) -> bool:
         """Whether storage, were it to hold all of these tokens, would give them sooner than a prefill; yes while unknown."""

@@ -28,11 +28,12 @@ def admit(add_one_req: Callable, adder, request, *args, **kwargs):
         if wanted < found:
             shorten(fetch.cache, request, wanted)
     request.host_loaded_length = 0
+    shares_a_load = bool(found and fetch.cache.cache_controller.load_queue)
     result = add_one_req(adder, request, *args, **kwargs)
     if adder.can_run_list and adder.can_run_list[-1] is request:
         fetch.admitted.append(request)
         if found:
-            _count(fetch, depth, found, request.host_loaded_length)
+            _count(fetch, depth, found, request.host_loaded_length, shares_a_load)
     return result
 
 
@@ -84,13 +85,13 @@ def shorten(cache, request, num_tokens: int) -> None:
     request.best_match_node, request.host_hit_length = end.id, kept
 
 
-def _count(fetch: FetchCosts, depth: int, found: int, loaded: int) -> None:
+def _count(fetch: FetchCosts, depth: int, found: int, loaded: int, shares_a_load: bool) -> None:
     choice = "fetch_all" if loaded >= found else "fetch_part" if loaded else "recompute_all"
     fetch.counts[choice] += 1
     fetch.counts["host_tokens_fetched"] += loaded
     fetch.counts["host_tokens_recomputed"] += max(0, found - loaded)
     if loaded:
-        fetch.costs.note_fetched(loaded)
+        fetch.costs.note_fetched(loaded, loaded >= found, shares_a_load)
     else:
         fetch.costs.note_declined(HOST, depth, found)
 
@@ -107,6 +108,7 @@ def prefetch(
             fetch.counts["prefetch_declined"] += 1
             fetch.costs.note_declined(STORAGE, depth, len(new_input_tokens))
             return None
+        fetch.costs.note_asked()
     return prefetch_from_storage(cache, request, last_host_node_id, new_input_tokens, *args, **kwargs)
 
 

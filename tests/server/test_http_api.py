@@ -263,7 +263,7 @@ def commands_for_a_server() -> list[list[str]]:
             if (
                 program == "radiximp"
                 and words[0] in ONLINE
-                and words not in (["prewarm"], ["pins"], ["hotspots"])
+                and words not in (["prewarm"], ["pins"], ["hotspots"], ["bundle"])
             ):
                 found.append(words if words[0] != "top" or "--once" in words else [*words, "--once"])
     return sorted({tuple(words): words for words in found}.values(), key=lambda words: words[:2])

@@ -14,8 +14,10 @@ SIZES = itertools.cycle([64, 512, 128, 2048, 256, 1024])
 
 latencies = st.floats(1e-5, 0.5)
 rates = st.floats(1e-7, 1e-2)
-# Of each size enough that none is taken for an outlier.
-sizes = st.permutations([16, 128, 1024, 4096] * 4)
+# Each size again and again: three of one that is new, one after the other, may pass for a change of speed.
+sizes = st.tuples(*[st.permutations([16, 128, 1024, 4096])] * 4).map(
+    lambda rounds: [*itertools.chain(*rounds)]
+)
 
 
 def learned(samples) -> TransferCalibration:
@@ -49,6 +51,14 @@ def test_a_change_by_40_is_followed_within_5_samples(factor):
         calibration.note(n, factor * (0.001 + 1e-5 * n))
     for n in (256, 1024, 4096):
         assert predicted(calibration, n) == pytest.approx(factor * (0.001 + 1e-5 * n), rel=0.1)
+
+
+def test_a_change_is_followed_after_samples_of_many_sizes():
+    """The newest stay together where every size was seen about as often."""
+    calibration = learned((n, 0.02 + 1e-5 * n) for n in [2**k for k in range(4, 12)] * 2)
+    for _ in range(5):
+        calibration.note(8192, 40 * (0.02 + 1e-5 * 8192))
+    assert predicted(calibration, 8192) == pytest.approx(40 * (0.02 + 1e-5 * 8192), rel=0.1)
 
 
 @given(

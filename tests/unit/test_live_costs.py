@@ -112,6 +112,8 @@ def test_a_tier_that_was_too_slow_is_looked_at_again_for_at_most_2_percent(laten
         computed_s += 320 / 5000
         assert computed_s < 200
     assert costs.best(0, 320, 1).num_fetched_tokens == 16, "a page is all that this buys"
+    costs.note_fetched(16, is_all=False, shares_a_load=False)
+    assert costs.best(0, 320, 1).num_fetched_tokens == 0, "one request of a batch looks"
     page_s = latency_s + 16 * 1e-3 - 16 / 5000
     assert computed_s == pytest.approx(page_s / 0.02, rel=0.01, abs=320 / 5000)
     costs.note_transfer(HOST, 16, latency_s + 16 * 1e-3)
@@ -126,7 +128,7 @@ def test_what_was_always_fetched_is_computed_again_for_at_most_2_percent():
     computed_s, fetch_s = 768 / 512, 1.0 + 768e-4
     num_fetched = 0
     while costs.best(0, 768, 16).num_fetched_tokens == 768:
-        costs.note_fetched(768)
+        costs.note_fetched(768, is_all=True, shares_a_load=False)
         costs.note_declined(HOST, 0, 64)  # a prefix of another size tells nothing of this one
         num_fetched += 1
         assert num_fetched < 200
@@ -164,6 +166,8 @@ def test_storage_is_asked_where_it_would_be_sooner():
     for _ in range(200):
         costs.note_declined(STORAGE, 0, 1024)
     assert costs.is_storage_worth_it(0, 1024), "after 40 s of computing a look of half a second"
+    costs.note_asked()
+    assert not costs.is_storage_worth_it(0, 1024), "once, whether it has them or not"
 
 
 def test_what_is_told_is_plain_and_complete():
