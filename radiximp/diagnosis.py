@@ -54,9 +54,10 @@ def _of_rank(rank: dict[str, Any]) -> Iterator[Finding]:
     yield Finding(
         OK, f"{name}: policy {rank['policy']} on tree core {rank['tree_core']}, radiximp {rank['version']}"
     )
-    if rank["uses"] and not rank["scorer_calls"]:
+    # Nothing is ranked before something must go.
+    if any(rank["evictions"].values()) and not rank["scorer_calls"]:
         yield Finding(
-            ERROR, f"{name}: {rank['uses']} uses, but no node was ever ranked", "report this: radiximp bundle"
+            ERROR, f"{name}: nodes were evicted, but none was ever ranked", "report this: radiximp bundle"
         )
     importance = rank["importance"]
     if importance.get("observed_layers"):

@@ -23,6 +23,7 @@ RANK = {
     "version": "1",
     "uses": 10,
     "scorer_calls": 20,
+    "evictions": {"device": 5, "host": 0},
     "config": {
         "importance_scorer": "softmax",
         "importance_weight": 1.0,
@@ -61,10 +62,15 @@ def test_a_sound_server_is_ok_and_says_what_is_on():
     assert "layers 3, 11 of FlashInferAttnBackend" in findings[1].what
 
 
+def test_a_server_that_has_just_started_is_sound():
+    fresh = {**RANK, "uses": 1, "scorer_calls": 0, "evictions": {"device": 0, "host": 0}}
+    assert exit_code(diagnose({**REPORT, "ranks": [fresh]})) == 0
+
+
 @pytest.mark.parametrize(
     "rank, args, level, text",
     [
-        ({"scorer_calls": 0}, {}, "error", "no node was ever ranked"),
+        ({"scorer_calls": 0}, {}, "error", "none was ever ranked"),
         ({}, {"dp_size": 2}, "error", "1 of 2 data-parallel ranks answered"),
         (
             {"importance": {"scorer": "softmax", "observed_layers": [], "not_observed_because": "the model uses MLA"}},
