@@ -96,13 +96,14 @@ def launch(
 ) -> Iterator[Server]:
     """A healthy server with `flags` added; the small default model unless `model` is given.
 
-    `command` replaces the whole command line up to `flags` (it must accept `--port`). The environment's SERVER_FLAGS are
-    added to the usual one.
+    `command` replaces the whole command line up to `flags` (it must accept `--port`). SERVER_FLAGS of the environment, or of
+    `env`, are added to the usual one.
     """
+    environment = {**os.environ, **(env or {})}
     if command is None:
         model = model or default_model.prepare(lambda line: None)
         command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(model)]
-        command += shlex.split(os.environ.get("SERVER_FLAGS", ""))
+        command += shlex.split(environment.get("SERVER_FLAGS", ""))
         if hierarchical_cache:
             command = [*command, "--enable-hierarchical-cache"]
     port = free_port()
@@ -114,7 +115,7 @@ def launch(
                 [*command, "--port", str(port), *flags],
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **(env or {})},
+                env=environment,
                 start_new_session=True,
             )
         server = Server(port, process, log_path, start_s=0.0)

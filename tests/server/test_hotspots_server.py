@@ -27,7 +27,9 @@ def server(path: Path):
     config |= {"load_back": True, "load_back_pool_fraction": 0.6}
     flags = ["--radix-eviction-policy", "importance", "--radix-eviction-policy-config", json.dumps(config)]
     flags += ["--max-total-tokens", "2048", "--hicache-ratio", "4", "--chunked-prefill-size", "1024"]
-    with launch([*flags, "--max-running-requests", "2", "--admin-api-key", "secret"]) as running:
+    # Load-back happens in idle moments: the server must not sleep through them.
+    awake = {"SERVER_FLAGS": ""}
+    with launch([*flags, "--max-running-requests", "2", "--admin-api-key", "secret"], env=awake) as running:
         yield running
 
 
