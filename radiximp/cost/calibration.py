@@ -63,12 +63,13 @@ class RobustFit:
         self._samples.append((tuple(features), seconds))
         if len(self._samples) > _WINDOW:
             self._drop_one()
-        self.coefficients = self._fit(self.coefficients)
+        prior = self.coefficients
         if abs(self._change) >= _CHANGE_SAMPLES:
             self._change = 0
             self._samples = self._samples[-_CHANGE_SAMPLES:]
             factor = statistics.median(took_s / _dot(self._steady, done) for done, took_s in self._samples)
-            self.coefficients = self._fit([factor * coefficient for coefficient in self._steady])
+            prior = [factor * coefficient for coefficient in self._steady]
+        self.coefficients = self._fit(prior)
 
     def _drop_one(self) -> None:
         """Forget the oldest of the samples that are most alike: many small ones do not push out what a large one took."""

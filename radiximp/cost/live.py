@@ -11,7 +11,7 @@ from typing import Any
 
 from radiximp.cost.calibration import PrefillBatch, PrefillCalibration, RobustFit, TransferCalibration
 from radiximp.cost.formulas import GB_BYTES
-from radiximp.cost.predict import CachedState, Split, best_split, split_seconds
+from radiximp.cost.predict import CachedState, Split, Transfer, best_split, split_seconds
 
 HOST, STORAGE = "host", "storage"
 # A cut falls on a grid of so many pages, so that requests which wait do not cut a node to crumbs.
@@ -53,10 +53,12 @@ class LiveCosts:
         self._declined_s[HOST] = 0.0  # spent, whatever comes of it
         if not is_all:
             return
-        transfer = self.tiers[HOST].transfer(self.state.bytes_per_token, 0.0)
-        if shares_a_load:
-            transfer = type(transfer)(transfer.bandwidth_bytes_per_s)
+        transfer = self._host_transfer(0.0, shares_a_load)
         self._fetched_s[num_tokens.bit_length()] += float(transfer.seconds(self.state.num_bytes(num_tokens)))
+
+    def _host_transfer(self, queue_s: float, shares_a_load: bool) -> Transfer:
+        transfer = self.tiers[HOST].transfer(self.state.bytes_per_token, queue_s)
+        return Transfer(transfer.bandwidth_bytes_per_s) if shares_a_load else transfer
 
     def best(
         self,
@@ -75,9 +77,7 @@ class LiveCosts:
         if not (self.prefill.is_known and self.tiers[HOST].is_known):
             return None
         prefill = self.prefill.model(device_tokens, others)
-        transfer = self.tiers[HOST].transfer(self.state.bytes_per_token, queue_s)
-        if shares_a_load:
-            transfer = type(transfer)(transfer.bandwidth_bytes_per_s)
+        transfer = self._host_transfer(queue_s, shares_a_load)
         total = host_tokens + suffix_tokens
 
         def seconds(num_fetched: int) -> float:

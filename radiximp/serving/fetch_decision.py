@@ -23,12 +23,13 @@ def admit(add_one_req: Callable, adder, request, *args, **kwargs):
     if fetch.adder is not adder:
         fetch.adder, fetch.admitted = adder, []
     depth, found = request.prefix_len, request.host_hit_length
+    # A load for the batch is made in any case, and its latency is paid.
+    shares_a_load = bool(fetch.cache.cache_controller.load_queue)
     if found:
-        wanted = _wanted_tokens(fetch, adder, request)
+        wanted = _wanted_tokens(fetch, adder, request, shares_a_load)
         if wanted < found:
             shorten(fetch.cache, request, wanted)
     request.host_loaded_length = 0
-    shares_a_load = bool(found and fetch.cache.cache_controller.load_queue)
     result = add_one_req(adder, request, *args, **kwargs)
     if adder.can_run_list and adder.can_run_list[-1] is request:
         fetch.admitted.append(request)
@@ -37,7 +38,7 @@ def admit(add_one_req: Callable, adder, request, *args, **kwargs):
     return result
 
 
-def _wanted_tokens(fetch: FetchCosts, adder, request) -> int:
+def _wanted_tokens(fetch: FetchCosts, adder, request, shares_a_load: bool) -> int:
     found = request.host_hit_length
     if fetch.mode == "recompute" or getattr(request, "radiximp_fetch_failed", False):
         return 0
@@ -51,7 +52,7 @@ def _wanted_tokens(fetch: FetchCosts, adder, request) -> int:
             [(other.extend_end - other.prefix_len, other.prefix_len) for other in adder.can_run_list]
         ),
         fetch.in_flight_s(),
-        shares_a_load=bool(fetch.cache.cache_controller.load_queue),
+        shares_a_load=shares_a_load,
     )
     return found if split is None else split.num_fetched_tokens
 
