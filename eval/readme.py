@@ -65,6 +65,10 @@ def _with_interval(values: list[float], digits: int = 2) -> str:
     return f"{mean} ({low} … {high})"
 
 
+def _spread(found: dict) -> str:
+    return _with_interval([found[key] for key in ("median", "min", "max")], 3)
+
+
 def importance_signal() -> str:
     """What observed attention marks, with and without the two normalisations."""
     result = _read("importance_signal", "smollm2.json")
@@ -127,9 +131,8 @@ def evidence() -> str:
 def tap_overhead() -> str:
     """What observing costs, against the same server twice."""
     result = _read("tap_overhead", "cpu.json")
-    spread = lambda ratio: f"{ratio['median']:.3f} ({ratio['min']:.3f} … {ratio['max']:.3f})"  # noqa: E731
     rows = "; ".join(
-        f"{row['phase']} {spread(row['on_over_off'])}, a second server without {spread(row['off again_over_off'])}"
+        f"{row['phase']} {_spread(row['on_over_off'])}, a second server without {_spread(row['off again_over_off'])}"
         for row in result["rows"]
     )
     return (
@@ -161,12 +164,11 @@ def unpressured() -> str:
     """Throughput where everything fits, against the same server twice."""
     result = json.loads((RESULTS / "unpressured" / "cpu.json").read_text())
     floor, ours = result["lru_again_over_lru"], result["importance_over_lru"]
-    spread = lambda ratio: f"{ratio['median']:.3f} ({ratio['min']:.3f} … {ratio['max']:.3f})"  # noqa: E731
     said = "within" if result["is_within_noise"] else "slower than"
     return (
         "Requests per second where everything fits, over those of stock `lru` on the same Python core, in turn, "
         f"{result['rounds']} rounds (`python -m eval.unpressured --rounds {result['rounds']} --requests {result['requests_per_round']} "
-        f"--json eval/results/unpressured/cpu.json`): a second `lru` server {spread(floor)}, importance {spread(ours)}: {said} the "
+        f"--json eval/results/unpressured/cpu.json`): a second `lru` server {_spread(floor)}, importance {_spread(ours)}: {said} the "
         "noise."
     )
 
@@ -227,7 +229,7 @@ def fetch_failures() -> str:
 
 
 def _interval(found: dict) -> str:
-    return f"{found['ratio']:.3f} ({found['low']:.3f} … {found['high']:.3f})"
+    return _with_interval([found[key] for key in ("ratio", "low", "high")], 3)
 
 
 def prewarm() -> str:
@@ -275,10 +277,7 @@ def open_page() -> str:
     """What the live page costs."""
     result = _read("open_page", "cpu.json")
     snapshot, waits = result["snapshot"], sorted(result["interactive_s"])
-    spread = {
-        state: "{median:.3f} ({min:.3f} … {max:.3f})".format(**found)
-        for state, found in result["over_closed"].items()
-    }
+    spread = {state: _spread(found) for state, found in result["over_closed"].items()}
     said = {name: "PASS" if is_met else "MISS" for name, is_met in result["is_met"].items()}
     return "\n".join(
         [
