@@ -1,4 +1,4 @@
-"""The real server on a machine without a GPU: tiers, layouts, write policies, page sizes, schedulers.
+"""The real server on a machine without a GPU: tiers, layouts, write policies, page sizes, schedulers, ranks.
 
 A start costs tens of seconds, so each test takes one server through everything that one combination of
 flags can show. "The same" always means equal tokens and equal log-probabilities, bit for bit.
@@ -139,6 +139,11 @@ def test_storage_backend_restores_after_a_restart(tmp_path: Path) -> None:
         restored = server.generate(ids)
         assert cached(restored, "storage") > 600
         assert answer(restored) == answer(first)
+
+
+def test_three_ranks(model_path: Path) -> None:
+    with launch(["--tp-size", "3", *SMALL_DEVICE]) as server:
+        assert_restores_from_host(server)
 
 
 @pytest.mark.parametrize(

@@ -153,6 +153,14 @@ def test_it_answers_what_lru_answers():
             "error: --radix-eviction-policy-config: unknown key 'halflife_s'; expected one of score",
         ),
         (
+            ["--radix-eviction-policy-config", '{"half_life_s": -1}'],
+            "error: --radix-eviction-policy-config: half_life_s: -1 is out of range; expected a number from 0",
+        ),
+        (
+            ["--radix-eviction-policy-config", "[1]"],
+            "error: --radix-eviction-policy-config: expected a JSON object, got [1]",
+        ),
+        (
             ["--radix-eviction-policy-config", '{"record_path": "/nowhere/ops.jsonl"}'],
             "error: --radix-eviction-policy-config: record_path: cannot write /nowhere/ops.jsonl: No such file",
         ),
