@@ -106,14 +106,20 @@ def test_the_preview_of_hotspots_needs_the_admin_key(empty, server):
 
 
 def test_a_client_cannot_pass_for_warm_traffic(empty):
-    before = stats(empty)["requests"]
+    def num_warm() -> tuple[int, int]:
+        """What counted as warm, and the server's own pieces of prompts, of which a slow machine makes more."""
+        answer = empty.get("/radiximp/stats").json()
+        return answer["ranks"][0]["requests"]["warm"], answer["prewarm"]["pieces"]
+
+    before = num_warm()
     sampling = {"max_new_tokens": 1, "temperature": 0}
     for rid in ("radiximp-prewarm-1", ["mine", "radiximp-prewarm-2"]):
         ids = [fresh(20)] * 2 if isinstance(rid, list) else fresh(20)
         refused = empty.post("/generate", json={"input_ids": ids, "sampling_params": sampling, "rid": rid})
         assert refused.status_code == 400 and "the server's own pre-warms" in refused.text, refused.text
     assert prewarm(empty, fresh(40))["error"] is None
-    assert stats(empty)["requests"]["warm"] == before["warm"] + 1
+    warm, pieces = (after - of_before for after, of_before in zip(num_warm(), before, strict=True))
+    assert warm == pieces > 0
 
 
 # ---- hints ----
