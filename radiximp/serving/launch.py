@@ -27,6 +27,10 @@ def check_server_args(server_args) -> None:
             _check_path(key, getattr(settings, key))
         if settings.load_back:
             _check_host_tier("load_back", server_args)
+            if getattr(server_args, "sleep_on_idle", False):
+                raise ConfigError(
+                    "load_back: not with --sleep-on-idle, which sleeps through the moments it works in"
+                )
         if settings.fetch_decision != "stock":
             _check_host_tier("fetch_decision", server_args)
     except ConfigError as error:

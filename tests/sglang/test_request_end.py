@@ -133,22 +133,26 @@ def test_what_was_learned_survives_a_flush_but_not_new_weights():
 
 
 @pytest.mark.parametrize(
-    "config, pp_size, message",
+    "config, args, message",
     [
-        ({"law_path": "/nowhere/law.json"}, 1, "law_path: expected a file in a folder that can be written"),
-        ({"law_path": "/"}, 1, "law_path: expected a file in a folder that can be written"),
-        ({"law_path": "law.json"}, 2, "law_path: not with --pp-size above 1"),
-        ({"law_path": 3}, 1, "law_path: expected a text, got 3"),
-        ({"load_back": True}, 1, "load_back: needs a host tier; add --enable-hierarchical-cache"),
-        ({"fetch_decision": "cost"}, 1, "fetch_decision: needs a host tier; add --enable-hierarchical-cache"),
+        ({"law_path": "/nowhere/law.json"}, {}, "law_path: expected a file in a folder that can be written"),
+        ({"law_path": "/"}, {}, "law_path: expected a file in a folder that can be written"),
+        ({"law_path": "law.json"}, {"pp_size": 2}, "law_path: not with --pp-size above 1"),
+        ({"law_path": 3}, {}, "law_path: expected a text, got 3"),
+        ({"load_back": True}, {}, "load_back: needs a host tier; add --enable-hierarchical-cache"),
+        (
+            {"fetch_decision": "cost"},
+            {},
+            "fetch_decision: needs a host tier; add --enable-hierarchical-cache",
+        ),
+        (
+            {"load_back": True},
+            {"enable_hierarchical_cache": True, "sleep_on_idle": True},
+            "load_back: not with --sleep-on-idle",
+        ),
     ],
 )
-def test_a_setting_that_cannot_work_is_refused_at_launch(config, pp_size, message):
-    args = SimpleNamespace(
-        radix_eviction_policy="importance",
-        radix_eviction_policy_config=config,
-        disable_radix_cache=False,
-        pp_size=pp_size,
-    )
+def test_a_setting_that_cannot_work_is_refused_at_launch(config, args, message):
+    stock = {"radix_eviction_policy": "importance", "disable_radix_cache": False, "pp_size": 1}
     with pytest.raises(ConfigError, match=message):
-        check_server_args(args)
+        check_server_args(SimpleNamespace(**stock | args, radix_eviction_policy_config=config))
