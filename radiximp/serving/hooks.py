@@ -10,12 +10,14 @@ from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 from sglang.srt.runtime_context import get_server_args
 from sglang.srt.utils.auth import AuthDecision
 
-from radiximp.serving import attention_tap, background, hints, launch, namespaces, page, requests
-from radiximp.serving.fetch_hooks import fetch_hooks, stream_of
-from radiximp.serving.load_back import consumer_of
+from radiximp.serving import attention_tap, launch, requests
+from radiximp.serving.api import background, hints, page
+from radiximp.serving.fetch.hooks import fetch_hooks, stream_of
+from radiximp.serving.fetch.load_back import consumer_of
 from radiximp.serving.metrics import jobs, reporting
-from radiximp.serving.strategy import POLICY_NAME
-from radiximp.serving.tree_core_backend import is_ours, with_tree_core
+from radiximp.serving.tree import namespaces
+from radiximp.serving.tree.backend import is_ours, with_tree_core
+from radiximp.serving.tree.strategy import POLICY_NAME
 
 
 def register_hooks() -> None:
@@ -157,8 +159,8 @@ def _check_full_attention_tree(result, checker) -> None:
 
 
 def _check_tree_cache(cache, ctx) -> None:
-    from radiximp.serving import fetch_costs
-    from radiximp.serving.tree_core import ImportanceTreeCore
+    from radiximp.serving.fetch import costs
+    from radiximp.serving.tree.core import ImportanceTreeCore
 
     if ctx.params.eviction_policy.lower() != POLICY_NAME:
         return
@@ -173,4 +175,4 @@ def _check_tree_cache(cache, ctx) -> None:
     layers = () if attention_tap.current is None else attention_tap.current.layer_ids
     core.start_load_back(cache)
     core.start_serving(get_server_args().tool_call_parser, host_tokens, layers)
-    fetch_costs.install(cache)
+    costs.install(cache)

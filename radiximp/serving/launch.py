@@ -8,7 +8,7 @@ from pathlib import Path
 from radiximp.config import ConfigError, PolicyConfig
 from radiximp.replay.files import FileError, check_writable
 from radiximp.serving import interrupt
-from radiximp.serving.strategy import POLICY_NAME
+from radiximp.serving.tree.strategy import POLICY_NAME
 
 HTTP_SERVER = "sglang.srt.entrypoints.http_server"
 
@@ -53,7 +53,7 @@ def check_server_args(server_args) -> None:
             "plugins, so requests would carry no arrival time"
         )
     if HTTP_SERVER in sys.modules:
-        from radiximp.serving.http import add_routes
+        from radiximp.serving.api.http import add_routes
 
         add_routes()
 
@@ -104,7 +104,7 @@ def check_command_line(server_args, argv) -> None:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
     if is_ours(server_args):
-        from radiximp.serving.http import add_routes
+        from radiximp.serving.api.http import add_routes
 
         add_routes()
         interrupt.answer_in_launcher()

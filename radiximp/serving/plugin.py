@@ -24,12 +24,13 @@ def register() -> None:
             raise PluginError(
                 f"radiximp supports sglang {SUPPORTED_SGLANG} only, found {found}; install that version"
             )
-        from radiximp.serving import cpu, hooks, tree_core_backend
+        from radiximp.serving import cpu, hooks
+        from radiximp.serving.tree import backend
 
         cpu.install()
-        tree_core_backend.register_tree_core()
+        backend.register_tree_core()
         hooks.register_hooks()
-        tree_core_backend.register_policy()
+        backend.register_policy()
     except Exception as error:
         _refuse(error)
         raise

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from sglang.srt.constants import HEALTH_CHECK_RID_PREFIX
 from sglang.srt.observability import req_time_stats
 
-from radiximp.serving import commands
+from radiximp.serving.api import commands
 from radiximp.serving.metrics.tally import USER, WARM
 
 ARRIVAL_FIELD = "radiximp_arrival_s"

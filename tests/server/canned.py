@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from radiximp.serving import page
+from radiximp.serving.api import page
 
 
 def answers_of(core) -> dict[str, object]:

@@ -177,7 +177,7 @@ def test_a_mistake_is_one_line_before_any_weight_is_loaded(model_path: Path, fla
 def test_a_broken_plugin_stops_the_launch(model_path: Path, tmp_path: Path):
     # A package that shadows one module of the plugin, as a half-finished upgrade would.
     (tmp_path / "sitecustomize.py").write_text(
-        "import sys, types\nsys.modules['radiximp.serving.use_log'] = types.ModuleType('use_log')\n"
+        "import sys, types\nsys.modules['radiximp.serving.tree.use_log'] = types.ModuleType('use_log')\n"
     )
     environment = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
     code, output = run_to_exit(IMPORTANCE, model=model_path, env=environment)

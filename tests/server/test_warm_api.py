@@ -14,7 +14,7 @@ import schemathesis
 from fastapi.openapi.utils import get_openapi
 from hypothesis import HealthCheck, settings
 
-from radiximp.serving import bodies, http
+from radiximp.serving.api import bodies, http
 from tests.server.calls import fresh, generate, pin, prewarm
 from tests.server.server import Server, launch
 

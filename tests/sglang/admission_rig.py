@@ -13,7 +13,7 @@ from sglang.srt.sampling.sampling_params import SamplingParams
 
 from radiximp.cost.calibration import PrefillBatch
 from radiximp.cost.live import HOST
-from radiximp.serving import fetch_costs, fetch_failure
+from radiximp.serving.fetch import costs, failure
 from tests.sglang.builders import key_of
 from tests.sglang.kv_rig import KvRig, prefix_marks
 
@@ -27,7 +27,7 @@ class AdmissionRig(KvRig):
         rig.setdefault("write_policy", "write_through")
         config = {"fetch_decision": fetch_decision}
         super().__init__(device_tokens, page_size=page_size, config=config, **rig)
-        fetch_costs.install(self.cache)
+        costs.install(self.cache)
         self.fetch = self.core.fetch_costs
         self.num_requests = 0
         self.scheduler = SimpleNamespace(tree_cache=self.cache, waiting_queue=[], chunked_req=None)
@@ -63,7 +63,7 @@ class AdmissionRig(KvRig):
             self.cache.ready_to_load_host_cache()
             return adder.can_run_list, running_batch
 
-        batch, running_after = fetch_failure.get_batch(get_new_batch, self.scheduler, running_batch=running)
+        batch, running_after = failure.get_batch(get_new_batch, self.scheduler, running_batch=running)
         assert running_after is running
         self.drain()
         return batch

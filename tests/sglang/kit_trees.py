@@ -23,8 +23,8 @@ from sglang.test.kits.unified_radix_cache import fixtures, kv_events, mixins, st
 from sglang.test.kits.unified_radix_cache.config import CacheConfig
 from sglang.test.kits.unified_radix_cache.unified_tree_core_inspector import UnifiedTreeCoreInspector
 
-from radiximp.serving.tree_core import ImportanceTreeCore
-from radiximp.serving.tree_core_backend import TREE_CORE_NAME
+from radiximp.serving.tree.backend import TREE_CORE_NAME
+from radiximp.serving.tree.core import ImportanceTreeCore
 
 load_plugins()
 

@@ -13,7 +13,7 @@ from sglang.srt.mem_cache.base_prefix_cache import EvictParams, InsertParams, Ma
 from sglang.srt.sampling.sampling_params import SamplingParams
 
 from radiximp.policy.clock import ManualClock
-from radiximp.serving.namespaces import joined
+from radiximp.serving.tree.namespaces import joined
 from tests.sglang.builders import (
     build_cache,
     fresh_prompts,

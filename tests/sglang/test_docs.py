@@ -14,7 +14,8 @@ from sglang.srt.entrypoints import http_server
 from sglang.srt.server_args import ServerArgs
 
 from radiximp.cli import COMMANDS
-from radiximp.serving import http_docs, tree_core_backend
+from radiximp.serving.api import http_docs
+from radiximp.serving.tree import backend
 from tests.docs_pages import ROOT, Page, command_parser, options_of, pages
 
 for_each_page = pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
@@ -23,7 +24,7 @@ WORD = re.compile(r"[a-z]+(?:_[a-z]+)+")
 
 @cache
 def server_parser() -> argparse.ArgumentParser:
-    tree_core_backend.register_policy()
+    backend.register_policy()
     parser = argparse.ArgumentParser(prog="sglang.launch_server")
     ServerArgs.add_cli_args(parser)
     return parser
@@ -41,7 +42,7 @@ def routes() -> set[tuple[str, str]]:
 
 def test_the_reference_of_calls_is_what_the_code_says():
     assert (ROOT / "docs/api.md").read_text() == http_docs.page(), (
-        "python -m radiximp.serving.http_docs > docs/api.md"
+        "python -m radiximp.serving.api.http_docs > docs/api.md"
     )
 
 

@@ -7,7 +7,7 @@ from sglang.srt.mem_cache.unified_cache.cache_action import BackupKV
 
 from radiximp.cost.calibration import PrefillBatch
 from radiximp.cost.live import HOST
-from radiximp.serving.fetch_decision import shorten
+from radiximp.serving.fetch.decision import shorten
 from tests.sglang.admission_rig import AdmissionRig
 
 

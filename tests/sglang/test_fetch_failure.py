@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from eval import fetch_failures
-from radiximp.serving import fetch_failure
+from radiximp.serving.fetch import failure
 from tests.sglang.admission_rig import AdmissionRig
 from tests.sglang.fetch_faults import FetchFaults
 
@@ -87,10 +87,10 @@ def test_a_request_that_was_begun_goes_on_and_is_counted_back(rig, faults, has_n
         rig.fetch.adder.can_run_list.insert(0, begun)
     rig.scheduler.chunked_req = None if is_last_chunk else begun
     begun.inflight_middle_chunks = 1 if is_last_chunk else 2
-    with pytest.raises(fetch_failure.FetchFailed) as failed:
+    with pytest.raises(failure.FetchFailed) as failed:
         rig.cache.ready_to_load_host_cache()
-    assert fetch_failure.withdraw(rig.fetch, rig.scheduler) == [fetching]
-    fetch_failure.take_back(rig.fetch, failed.value.operations)
+    assert failure.withdraw(rig.fetch, rig.scheduler) == [fetching]
+    failure.take_back(rig.fetch, failed.value.operations)
     assert rig.scheduler.chunked_req is begun
     assert begun.inflight_middle_chunks == 1
     rig.check_idle()
@@ -102,10 +102,10 @@ def test_a_request_that_was_to_be_chunked_is_not_begun(rig, faults):
     fetching = rig.request([*prompt(160), 8])
     rig.admit(fetching)
     rig.scheduler.chunked_req, fetching.inflight_middle_chunks = fetching, 1
-    with pytest.raises(fetch_failure.FetchFailed) as failed:
+    with pytest.raises(failure.FetchFailed) as failed:
         rig.cache.ready_to_load_host_cache()
-    assert fetch_failure.withdraw(rig.fetch, rig.scheduler) == [fetching]
-    fetch_failure.take_back(rig.fetch, failed.value.operations)
+    assert failure.withdraw(rig.fetch, rig.scheduler) == [fetching]
+    failure.take_back(rig.fetch, failed.value.operations)
     assert (rig.scheduler.chunked_req, fetching.inflight_middle_chunks) == (None, 0)
     rig.check_idle()
 

@@ -10,12 +10,12 @@ from sglang.srt.managers.utils import GenerationBatchResult
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.plugins.hook_registry import HookRegistry
 
-from radiximp.serving import fetch_hooks
-from radiximp.serving.commands import answer
+from radiximp.serving.api.commands import answer
+from radiximp.serving.fetch import hooks
 from tests.sglang.admission_rig import AdmissionRig
 
 
-@pytest.mark.parametrize("target", [target for target, _, _ in fetch_hooks.fetch_hooks()])
+@pytest.mark.parametrize("target", [target for target, _, _ in hooks.fetch_hooks()])
 def test_sglang_has_what_is_hooked(target):
     assert target in HookRegistry._patched
 
@@ -24,9 +24,9 @@ def run_batch(rig: AdmissionRig, **batch) -> None:
     """What SGLang's loop does around one forward pass."""
     scheduler = SimpleNamespace(tree_cache=rig.cache, enable_overlap=False, schedule_stream=None)
     batch, result = ScheduleBatch(reqs=[], **batch), GenerationBatchResult()
-    fetch_hooks._begin_batch(scheduler, batch)
-    fetch_hooks._end_batch(result, scheduler, batch)
-    fetch_hooks._conclude_batch(None, scheduler, batch, result)
+    hooks._begin_batch(scheduler, batch)
+    hooks._end_batch(result, scheduler, batch)
+    hooks._conclude_batch(None, scheduler, batch, result)
 
 
 @pytest.mark.parametrize("mode, num_samples", [("measure", 1), ("cost", 1), ("stock", 0)])

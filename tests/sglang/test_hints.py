@@ -11,7 +11,8 @@ from sglang.srt.managers.schedule_batch import FINISH_ABORT, FINISH_LENGTH, Req
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 from sglang.srt.sampling.sampling_params import SamplingParams
 
-from radiximp.serving import hints, pins
+from radiximp.serving.api import hints
+from radiximp.serving.tree import pin_book
 from tests.sglang.builders import build_cache, fresh_prompts, hit, key_of, request
 from tests.sglang.kv_rig import KvRig
 
@@ -144,7 +145,7 @@ def test_hints_stay_within_the_budget_and_never_displace_an_operators_pin(cache)
 
 
 def test_the_number_of_hints_is_bounded(cache, monkeypatch):
-    monkeypatch.setattr(pins, "MAX_HINTS", 3)
+    monkeypatch.setattr(pin_book, "MAX_HINTS", 3)
     fresh = fresh_prompts()
     for _ in range(6):
         prompt = fresh(10)

@@ -10,7 +10,7 @@ import pytest
 
 from radiximp.config import PolicyConfig
 from radiximp.prewarm import manifest
-from radiximp.serving.hotspots_file import HotspotsFile
+from radiximp.serving.api.hotspots_file import HotspotsFile
 from tests.unit.test_manifest import MINE, entry
 
 

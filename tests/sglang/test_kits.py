@@ -37,7 +37,7 @@ from sglang.test.kits.unified_radix_cache.fixtures import (
     node_key_length,
 )
 
-from radiximp.serving.tree_core import ImportanceTreeCore
+from radiximp.serving.tree.core import ImportanceTreeCore
 from tests.sglang.kit_suites import define
 
 requires_lock_path = requires(

@@ -10,9 +10,10 @@ from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 from torch import multiprocessing
 
 from eval.load_back import arrivals
-from radiximp.serving import commands, load_back
-from radiximp.serving.load_back import LoadBackError
-from radiximp.serving.namespaces import joined, parted
+from radiximp.serving.api import commands
+from radiximp.serving.fetch import load_back
+from radiximp.serving.fetch.load_back import LoadBackError
+from radiximp.serving.tree.namespaces import joined, parted
 from tests.sglang.builders import build_cache, fresh_prompts, hit
 from tests.sglang.kv_rig import KvRig
 

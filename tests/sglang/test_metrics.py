@@ -12,7 +12,7 @@ from sglang.srt.managers.scheduler_components.output_streamer import SchedulerOu
 from sglang.srt.sampling.sampling_params import SamplingParams
 
 from radiximp.policy.clock import ManualClock
-from radiximp.serving import fetch_costs
+from radiximp.serving.fetch import costs
 from radiximp.serving.metrics.docs import page
 from radiximp.serving.metrics.export import Exporter
 from radiximp.serving.metrics.table import TABLE
@@ -170,7 +170,7 @@ def test_hotspots_are_counted_when_somebody_looks():
 def test_the_cost_models_error_is_there_once_something_was_measured():
     rig = KvRig(256, write_policy="write_through", config={"fetch_decision": "measure"})
     try:
-        fetch_costs.install(rig.cache)
+        costs.install(rig.cache)
         read = Scrape(rig.core)
         assert read("radiximp_cost_model_error_ratio", of="host") is None
         for _ in range(3):

@@ -7,7 +7,7 @@ import random
 import pytest
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 
-from radiximp.serving import pins
+from radiximp.serving.tree import pin_book
 from tests.sglang.builders import build_served_cache, fresh_prompts, hit, key_of, request
 from tests.sglang.kv_rig import KvRig
 
@@ -129,7 +129,7 @@ def test_a_flush_drops_pins(cache):
 
 
 def test_there_is_a_largest_number_of_pins(cache, monkeypatch):
-    monkeypatch.setattr(pins, "MAX_PINS", 3)
+    monkeypatch.setattr(pin_book, "MAX_PINS", 3)
     prompt, book = fresh_prompts()(10), cache.tree_core.pin_book
     for number in range(3):
         book.add(str(number), [key_of(prompt)], None, is_hard=False)
@@ -138,7 +138,7 @@ def test_there_is_a_largest_number_of_pins(cache, monkeypatch):
 
 
 def test_the_tokens_that_pins_may_name_are_bounded(cache, monkeypatch):
-    monkeypatch.setattr(pins, "MAX_PIN_TOKENS", 25)
+    monkeypatch.setattr(pin_book, "MAX_PIN_TOKENS", 25)
     prompt, book = fresh_prompts()(10), cache.tree_core.pin_book
     book.add("a", [key_of(prompt)] * 2, None, is_hard=False)
     with pytest.raises(ValueError, match="at most 25 tokens can be named by pins, 30 would be"):

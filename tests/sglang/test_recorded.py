@@ -26,9 +26,9 @@ from sglang.test.kits.unified_radix_cache.unified_tree_core_inspector import Uni
 from radiximp.cli import main
 from radiximp.replay.recorded import Replayed, replay_record
 from radiximp.replay.recorded_tree import RecordedTree
-from radiximp.serving.recorder import OperationRecorder
-from radiximp.serving.recording_core import RecordingTreeCore
-from radiximp.serving.tree_core import ImportanceTreeCore
+from radiximp.serving.tree.core import ImportanceTreeCore
+from radiximp.serving.tree.recorder import OperationRecorder
+from radiximp.serving.tree.recording_core import RecordingTreeCore
 from tests.sglang import kit_trees
 from tests.sglang.builders import build_cache, key_of, request
 from tests.sglang.driver import Driver, make_log

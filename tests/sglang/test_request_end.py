@@ -13,8 +13,8 @@ from sglang.srt.sampling.sampling_params import SamplingParams
 
 from radiximp.config import ConfigError, PolicyConfig
 from radiximp.policy.gittins import GittinsPolicy
-from radiximp.serving.finish import FinishReader
 from radiximp.serving.launch import check_server_args
+from radiximp.serving.tree.finish import FinishReader
 from tests.sglang.builders import build_cache, fresh_prompts, key_of, request
 
 HERMES_CALL = '<tool_call>\n{"name": "find", "arguments": {}}\n</tool_call>'

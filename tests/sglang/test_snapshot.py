@@ -11,8 +11,9 @@ import orjson
 import pytest
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 
-from radiximp.serving import commands, tree_snapshot
-from radiximp.serving.tree_snapshot import EVICTABLE, HOST, IN_USE, PINNED
+from radiximp.serving.api import commands
+from radiximp.serving.tree import snapshot as tree_snapshot
+from radiximp.serving.tree.snapshot import EVICTABLE, HOST, IN_USE, PINNED
 from tests.sglang.builders import (
     build_cache,
     build_served_cache,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 
-from radiximp.serving import commands, tiers
-from radiximp.serving.namespaces import joined
+from radiximp.serving.api import commands
+from radiximp.serving.fetch import tiers
+from radiximp.serving.tree.namespaces import joined
 from tests.sglang.builders import build_cache, fresh_prompts, hit, key_of, request
 from tests.sglang.kv_rig import KvRig
 

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from radiximp.serving import pacing
-from radiximp.serving.pacing import PIECE_S, Pacing
-from radiximp.serving.prompts import PromptError, lora_id_of
+from radiximp.serving.api import pacing
+from radiximp.serving.api.pacing import PIECE_S, Pacing
+from radiximp.serving.api.prompts import PromptError, lora_id_of
 from radiximp.serving.requests import WARM_RID
 
 

@@ -6,7 +6,7 @@ from array import array
 
 import pytest
 
-from radiximp.serving.what_if import WhatIf
+from radiximp.serving.tree.what_if import WhatIf
 from tests.sglang.builders import build_cache, fresh_prompts, request
 from tests.sglang.test_metrics import ended
 

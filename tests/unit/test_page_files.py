@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from radiximp.serving import page
+from radiximp.serving.api import page
 
 FILES = page.files()
 TEXTS = {url: file.content.decode() for url, file in FILES.items()}

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from radiximp.serving.shared_answer import MAX_SHARE, MIN_INTERVAL_S, SharedAnswer
+from radiximp.serving.api.shared_answer import MAX_SHARE, MIN_INTERVAL_S, SharedAnswer
 
 
 class Source:

@@ -16,7 +16,7 @@ from radiximp.serving.attention_tap.tap import AttentionTap, Observation
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
 
-    from radiximp.serving.tree_core import ImportanceTreeCore
+    from radiximp.serving.tree.core import ImportanceTreeCore
 
 
 def harvest(core: ImportanceTreeCore, tap: AttentionTap, requests: list[Req]) -> None:

@@ -6,8 +6,8 @@ import time
 
 from sglang.srt.plugins.hook_registry import HookType
 
-from radiximp.serving import fetch_costs, fetch_decision, fetch_failure
-from radiximp.serving.fetch_costs import fetch_costs_of
+from radiximp.serving.fetch import costs, decision, failure
+from radiximp.serving.fetch.costs import fetch_costs_of
 
 
 def fetch_hooks() -> list[tuple]:
@@ -18,16 +18,16 @@ def fetch_hooks() -> list[tuple]:
     return [
         (
             "sglang.srt.managers.schedule_policy.PrefillAdder.add_one_req",
-            fetch_decision.admit,
+            decision.admit,
             HookType.AROUND,
         ),
-        (f"{cache}.ready_to_load_host_cache", fetch_failure.start_loads, HookType.AROUND),
+        (f"{cache}.ready_to_load_host_cache", failure.start_loads, HookType.AROUND),
         (f"{cache}.loading_check", _reap_loads, HookType.AROUND),
-        (f"{cache}.prefetch_from_storage", fetch_decision.prefetch, HookType.AROUND),
-        (f"{cache}._prefetch_deadline_expired", fetch_decision.is_too_late, HookType.AFTER),
+        (f"{cache}.prefetch_from_storage", decision.prefetch, HookType.AROUND),
+        (f"{cache}._prefetch_deadline_expired", decision.is_too_late, HookType.AFTER),
         (f"{cache}._handle_prefetch_result", _prefetched, HookType.BEFORE),
         (f"{controller}._page_transfer", _time_pages, HookType.AROUND),
-        (f"{scheduler}._get_new_batch_prefill_raw", fetch_failure.get_batch, HookType.AROUND),
+        (f"{scheduler}._get_new_batch_prefill_raw", failure.get_batch, HookType.AROUND),
         (f"{scheduler}.run_batch", _begin_batch, HookType.BEFORE),
         (f"{scheduler}.run_batch", _end_batch, HookType.AFTER),
         (f"{scheduler}.process_batch_result", _conclude_batch, HookType.AFTER),
@@ -51,7 +51,7 @@ def _prefetched(cache, operation) -> None:
 
 def _time_pages(page_transfer, controller, operation):
     # In the thread that talks to the storage.
-    if not fetch_costs.is_measuring:
+    if not costs.is_measuring:
         return page_transfer(controller, operation)
     operation.radiximp_begun_s = time.monotonic()
     try:

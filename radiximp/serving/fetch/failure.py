@@ -15,7 +15,7 @@ from typing import Any
 
 from sglang.srt.mem_cache.unified_cache.components import BASE_COMPONENT_TYPE
 
-from radiximp.serving.fetch_costs import FetchCosts, fetch_costs_of
+from radiximp.serving.fetch.costs import FetchCosts, fetch_costs_of
 
 logger = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ from sglang.srt.mem_cache.unified_cache.unified_tree_core import _InsertPhase
 
 from radiximp import __version__
 from radiximp.replay.record_format import FORMAT, VERSION
-from radiximp.serving.recorder import OperationRecorder
-from radiximp.serving.tree_core import ImportanceTreeCore
-from radiximp.serving.use_log import UseLog, token_ids_of
+from radiximp.serving.tree.core import ImportanceTreeCore
+from radiximp.serving.tree.recorder import OperationRecorder
+from radiximp.serving.tree.use_log import UseLog, token_ids_of
 
 FULL = BASE_COMPONENT_TYPE
 _ADVANCE = ("advance",)

@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from radiximp.config import PolicyConfig
-from radiximp.serving import commands
-from radiximp.serving.hotspots_file import HotspotsFile
-from radiximp.serving.prewarm import Prewarmer
+from radiximp.serving.api import commands
+from radiximp.serving.api.hotspots_file import HotspotsFile
+from radiximp.serving.api.prewarm import Prewarmer
 
 logger = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sglang.srt.mem_cache.radix_cache import RadixKey
     from sglang.srt.mem_cache.unified_cache.unified_tree_core import UnifiedTreeNode
 
-    from radiximp.serving.tree_core import ImportanceTreeCore
+    from radiximp.serving.tree.core import ImportanceTreeCore
 
 # Bounds the work that waits; the first eviction after a quiet hour costs as much as any other.
 _MAX_WAITING = 256

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from radiximp.serving.fetch_failure import start_own_loads
+from radiximp.serving.fetch.failure import start_own_loads
 
 if TYPE_CHECKING:
     from sglang.srt.mem_cache.unified_cache.unified_tree_core import UnifiedTreeNode
     from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
-    from radiximp.serving.tree_core import ImportanceTreeCore
+    from radiximp.serving.tree.core import ImportanceTreeCore
 
 _MAX_HOTSPOTS = 64
 # Ended requests whose return is looked for; the oldest is forgotten.

@@ -12,7 +12,7 @@ from sglang.srt.session.streaming_session import is_virtual_node
 
 from radiximp.cost.calibration import PrefillBatch
 from radiximp.cost.live import HOST, STORAGE
-from radiximp.serving.fetch_costs import FetchCosts, fetch_costs_of
+from radiximp.serving.fetch.costs import FetchCosts, fetch_costs_of
 
 
 def admit(add_one_req: Callable, adder, request, *args, **kwargs):

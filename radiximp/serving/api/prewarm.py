@@ -16,10 +16,10 @@ from array import array
 from collections import Counter, OrderedDict, deque
 from dataclasses import dataclass, field
 
-from radiximp.serving import commands
+from radiximp.serving.api import commands
+from radiximp.serving.api.pacing import Pacing
+from radiximp.serving.api.prompts import as_keys
 from radiximp.serving.metrics import jobs
-from radiximp.serving.pacing import Pacing
-from radiximp.serving.prompts import as_keys
 from radiximp.serving.requests import warm_rid
 
 MAX_WAITING = 64

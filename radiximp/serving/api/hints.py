@@ -21,13 +21,13 @@ from sglang.srt.managers.kv_hints import KvHintsEnvelope
 from sglang.srt.managers.schedule_batch import FINISH_ABORT
 from sglang.srt.mem_cache.radix_cache import RadixKey
 
-from radiximp.serving import tiers
-from radiximp.serving.prompts import Form
+from radiximp.serving.api.prompts import Form
+from radiximp.serving.fetch import tiers
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
 
-    from radiximp.serving.tree_core import ImportanceTreeCore
+    from radiximp.serving.tree.core import ImportanceTreeCore
 
 VERSION = "1"
 MAX_ACTIONS = 8

@@ -17,7 +17,7 @@ from radiximp.policy.history import Pin
 if TYPE_CHECKING:
     from sglang.srt.mem_cache.radix_cache import RadixKey
 
-    from radiximp.serving.tree_core import ImportanceTreeCore
+    from radiximp.serving.tree.core import ImportanceTreeCore
 
 MAX_PINS = 10_000
 # Of all prompts together, held or not: a pin keeps its prompt's tokens.

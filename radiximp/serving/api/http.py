@@ -22,10 +22,10 @@ from sglang.srt.utils.msgspec_utils import msgspec_to_builtins
 
 from radiximp.prewarm import manifest
 from radiximp.redaction import redacted
-from radiximp.serving import background, commands, hotspots_file, page
-from radiximp.serving.bodies import BoundedRoute, too_many
-from radiximp.serving.prewarm import MAX_KEPT, NotKept, Prewarmer, QueueFull
-from radiximp.serving.prompts import (
+from radiximp.serving.api import background, commands, hotspots_file, page
+from radiximp.serving.api.bodies import BoundedRoute, too_many
+from radiximp.serving.api.prewarm import MAX_KEPT, NotKept, Prewarmer, QueueFull
+from radiximp.serving.api.prompts import (
     MAX_DP_RANK,
     MAX_NODE_ID,
     PinForm,
@@ -35,7 +35,7 @@ from radiximp.serving.prompts import (
     as_keys,
     tokenized,
 )
-from radiximp.serving.shared_answer import SharedAnswer
+from radiximp.serving.api.shared_answer import SharedAnswer
 from radiximp.versions import installed_versions
 
 _MAX_HOTSPOTS = 1000

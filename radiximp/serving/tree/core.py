@@ -22,24 +22,24 @@ from radiximp.policy.ghosts import GhostTable, in_pieces
 from radiximp.policy.gittins import GittinsPolicy
 from radiximp.policy.history import NodeHistory
 from radiximp.policy.victims import VictimWalk, tail_tokens
-from radiximp.serving.finish import FinishReader
-from radiximp.serving.hints import HintBook
-from radiximp.serving.law_file import LawFile
-from radiximp.serving.load_back import LoadBack
+from radiximp.serving.api.hints import HintBook
+from radiximp.serving.fetch.load_back import LoadBack
 from radiximp.serving.metrics.tally import Tally
-from radiximp.serving.pins import PinBook
-from radiximp.serving.strategy import building_tree_core
-from radiximp.serving.tree_annotations import TreeAnnotations
-from radiximp.serving.tree_counts import TreeCounts
-from radiximp.serving.tree_observations import TreeObservations
-from radiximp.serving.tree_pins import TreePins
-from radiximp.serving.tree_questions import TreeQuestions
-from radiximp.serving.tree_snapshot import TreeSnapshot
-from radiximp.serving.use_log import UseLog, branch_hash, leave_ghost, take_ghosts
-from radiximp.serving.what_if import WhatIf
+from radiximp.serving.tree.annotations import TreeAnnotations
+from radiximp.serving.tree.counts import TreeCounts
+from radiximp.serving.tree.finish import FinishReader
+from radiximp.serving.tree.law_file import LawFile
+from radiximp.serving.tree.observations import TreeObservations
+from radiximp.serving.tree.pin_book import PinBook
+from radiximp.serving.tree.pins import TreePins
+from radiximp.serving.tree.questions import TreeQuestions
+from radiximp.serving.tree.snapshot import TreeSnapshot
+from radiximp.serving.tree.strategy import building_tree_core
+from radiximp.serving.tree.use_log import UseLog, branch_hash, leave_ghost, take_ghosts
+from radiximp.serving.tree.what_if import WhatIf
 
 if TYPE_CHECKING:
-    from radiximp.serving.fetch_costs import FetchCosts
+    from radiximp.serving.fetch.costs import FetchCosts
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from sglang.srt.mem_cache.unified_cache.components import BASE_COMPONENT_TYPE
 from radiximp import __version__
 from radiximp.prewarm.hotspots import Hotspot, find_hotspots
 from radiximp.prewarm.hotspots import rank as rank_of_hotspot
-from radiximp.serving.namespaces import parted
-from radiximp.serving.use_log import namespace_of
+from radiximp.serving.tree.namespaces import parted
+from radiximp.serving.tree.use_log import namespace_of
 
 
 class TreeQuestions:

@@ -1,4 +1,4 @@
-"""The reference of the `/radiximp/` calls, made from their routes and forms: `python -m radiximp.serving.http_docs > docs/api.md`.
+"""The reference of the `/radiximp/` calls, made from their routes and forms: `python -m radiximp.serving.api.http_docs > docs/api.md`.
 
 It is FastAPI's OpenAPI description as Markdown; a test compares the page with it.
 """
@@ -11,11 +11,11 @@ from typing import Any
 from fastapi.openapi.utils import get_openapi
 from sglang.srt.entrypoints import http_server
 
-from radiximp.serving import http
+from radiximp.serving.api import http
 
 _HEAD = """# HTTP calls
 
-<!-- Made by `python -m radiximp.serving.http_docs > docs/api.md`; do not edit. -->
+<!-- Made by `python -m radiximp.serving.api.http_docs > docs/api.md`; do not edit. -->
 
 They are part of SGLang's own HTTP app, on its port, and exist only with `--radix-eviction-policy importance`. They need the admin key
 where one is set (`--admin-api-key`), the API key where only that is (`--api-key`), and nothing otherwise: `Authorization: Bearer KEY`. Those that show

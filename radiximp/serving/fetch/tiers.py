@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from sglang.srt.mem_cache.unified_cache.components import BASE_COMPONENT_TYPE
 
-from radiximp.serving.fetch_failure import start_own_loads
+from radiximp.serving.fetch.failure import start_own_loads
 
 if TYPE_CHECKING:
     from sglang.srt.mem_cache.radix_cache import RadixKey
     from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
-    from radiximp.serving.tree_core import ImportanceTreeCore
+    from radiximp.serving.tree.core import ImportanceTreeCore
 
 
 class NoHostTier(RuntimeError):

@@ -13,7 +13,7 @@ from sglang.srt.mem_cache.unified_cache.tree_core_registry import (
     register_tree_core_backend,
 )
 
-from radiximp.serving.strategy import POLICY_NAME, ImportanceStrategy
+from radiximp.serving.tree.strategy import POLICY_NAME, ImportanceStrategy
 
 TREE_CORE_NAME = "radiximp"
 
@@ -22,8 +22,8 @@ def register_tree_core() -> None:
     """Name our tree core in SGLang's registry; imported only when a cache asks for it."""
 
     def build(params, components):
-        from radiximp.serving.recording_core import RecordingTreeCore
-        from radiximp.serving.tree_core import ImportanceTreeCore
+        from radiximp.serving.tree.core import ImportanceTreeCore
+        from radiximp.serving.tree.recording_core import RecordingTreeCore
 
         is_recorded = bool((params.eviction_policy_config or {}).get("record_path"))
         return (RecordingTreeCore if is_recorded else ImportanceTreeCore)(params, components)
@@ -54,7 +54,7 @@ def with_tree_core(params: CacheInitParams) -> CacheInitParams:
 
     Raises ValueError if somebody else replaces the full-attention component too.
     """
-    from radiximp.serving.full_component import IndexedFullComponent
+    from radiximp.serving.tree.full_component import IndexedFullComponent
 
     overrides = dict(params.component_registry_override or {})
     other = overrides.get(ComponentType.FULL, IndexedFullComponent)

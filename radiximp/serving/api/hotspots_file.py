@@ -21,8 +21,8 @@ from radiximp.file_swap import SwapError, exclusive
 from radiximp.prewarm import manifest
 from radiximp.prewarm.manifest import Entry, ManifestError
 from radiximp.replay.files import FileError, write_whole
-from radiximp.serving import commands
-from radiximp.serving.prewarm import Prewarmer
+from radiximp.serving.api import commands
+from radiximp.serving.api.prewarm import Prewarmer
 
 logger = logging.getLogger(__name__)
 

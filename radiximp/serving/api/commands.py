@@ -16,14 +16,14 @@ import orjson
 from sglang.srt.managers.io_struct import GetInternalStateReq
 from sglang.srt.runtime_context import get_parallel
 
-from radiximp.serving import tiers
+from radiximp.serving.fetch import tiers
 from radiximp.serving.metrics import reporting
-from radiximp.serving.namespaces import joined
+from radiximp.serving.tree.namespaces import joined
 
 if TYPE_CHECKING:
     from sglang.srt.mem_cache.radix_cache import RadixKey
 
-    from radiximp.serving.tree_core import ImportanceTreeCore
+    from radiximp.serving.tree.core import ImportanceTreeCore
 
 _PREFIX = "radiximp:"
 
