@@ -51,7 +51,7 @@ def page_slots(page_size: int, pages: list[int]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("page_size", "layout"), itertools.product((1, 16, 64), ("layer_first", "page_first_direct"))
+    ("page_size", "layout"), list(itertools.product((1, 16, 64), ("layer_first", "page_first_direct")))
 )
 def test_round_trip_is_bit_identical(page_size: int, layout: str) -> None:
     device, host = make_pools(page_size, layout)
