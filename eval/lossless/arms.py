@@ -60,7 +60,6 @@ def serving(name: str, device_tokens: int) -> Iterator[Server]:
         str(NUM_CLIENTS),
         "--log-level",
         "warning",
-        "--sleep-on-idle",
     ]
     if arm.has_cache:
         pools = ["--max-total-tokens", str(device_tokens), "--hicache-ratio", "1.3"]

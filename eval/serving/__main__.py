@@ -46,7 +46,7 @@ POLICIES = (
     "importance-shuffled",
     "importance-all",
 )
-FLAGS = ("--chunked-prefill-size", "1024", "--max-running-requests", str(MAX_RUNNING), "--log-level", "warning", "--enable-cache-report", "--sleep-on-idle")  # fmt: skip
+FLAGS = ("--chunked-prefill-size", "1024", "--max-running-requests", str(MAX_RUNNING), "--log-level", "warning", "--enable-cache-report")  # fmt: skip
 
 
 def flags_of(policy: str, device_tokens: int) -> list[str]:
