@@ -13,8 +13,10 @@ import sys
 from pathlib import Path
 
 from eval import report
+from eval.bootstrap import shown
 from eval.replay_tables import runner, tables
-from eval.replay_tables.verdicts import grouped, verdict
+from eval.replay_tables.plan import LRU, OURS
+from eval.replay_tables.verdicts import grouped, percent, verdict, worst_loss
 from eval.replay_tables.workloads import TEXT
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -60,13 +62,8 @@ def _read(*path: str) -> dict:
     return json.loads(RESULTS.joinpath(*path).read_text())
 
 
-def _with_interval(values: list[float], digits: int = 2) -> str:
-    mean, low, high = (f"{value:.{digits}f}" for value in values)
-    return f"{mean} ({low} … {high})"
-
-
 def _spread(found: dict) -> str:
-    return _with_interval([found[key] for key in ("median", "min", "max")], 3)
+    return shown([found[key] for key in ("median", "min", "max")], 3)
 
 
 def importance_signal() -> str:
@@ -83,10 +80,10 @@ def importance_signal() -> str:
     ]
     for row in result["rows"]:
         higher, pairs = row["pairs_where_instruction_is_higher"]
-        ranks = " | ".join(_with_interval(row[kind]) for kind in ("instruction", "placebo", "filler"))
+        ranks = " | ".join(shown(row[kind]) for kind in ("instruction", "placebo", "filler"))
         lines.append(
-            f"| {row['variant']} | {row['context']} | {ranks} | {_with_interval(row['instruction_minus_placebo'])} | "
-            f"{_with_interval(row['over_pairs'])}, {higher} of {pairs} pairs |"
+            f"| {row['variant']} | {row['context']} | {ranks} | {shown(row['instruction_minus_placebo'])} | "
+            f"{shown(row['over_pairs'])}, {higher} of {pairs} pairs |"
         )
     return "\n".join(lines)
 
@@ -105,10 +102,8 @@ def importance_turns() -> str:
     stability = {row["name"]: row["test"] for row in result["rows"] if row["kind"] == "stability"}
     for row in result["rows"]:
         if row["kind"] == "predictor" and not row["name"].startswith("top"):
-            steady = _with_interval(stability[row["name"]]) if row["name"] in stability else ""
-            lines.append(
-                f"| {row['name']} | {_with_interval(row['dev'])} | {_with_interval(row['test'])} | {steady} |"
-            )
+            steady = shown(stability[row["name"]]) if row["name"] in stability else ""
+            lines.append(f"| {row['name']} | {shown(row['dev'])} | {shown(row['test'])} | {steady} |")
     tested = {row["name"]: row["test"] for row in result["rows"] if row["kind"] == "predictor"}
     best = max((name for name in tested if name.startswith("EMA")), key=lambda name: tested[name][0])
     is_beyond = tested[best][1] > tested["recency"][2]
@@ -180,6 +175,32 @@ def _ran(document: dict) -> str:
     return f"`python -m eval.replay_tables --part {document['part']}`, {all_of_them}{stale}"
 
 
+def headline() -> str:
+    """Per public trace of requests the size that gains most and the one that gains least, and what the text traces say."""
+    cells = grouped(runner.read_part("main", RESULTS / "replay")["rows"])
+    lines = []
+    for name in (name for name in cells if name not in TEXT):
+        gain = {size: percent(rates[OURS]) - percent(rates[LRU]) for (size, *_), rates in cells[name].items()}
+        rates = {size: rates for (size, *_), rates in cells[name].items()}
+        most, least = max(gain, key=gain.get), min(gain, key=gain.get)
+        lines.append(
+            f"| {tables.title(name)} | {percent(rates[most][LRU])} → **{percent(rates[most][OURS])}** at {most} | "
+            f"{percent(rates[least][LRU])} → {percent(rates[least][OURS])} at {least} |"
+        )
+    losses = [worst_loss(rates) for name in TEXT if name in cells for rates in cells[name].values()]
+    return "\n".join(
+        [
+            "Prompt tokens found in the cache, in % of all, `lru` → `importance`, in replays of public traces by cache size ([all of it](#measured)):",
+            "",
+            "| trace | gains most | gains least |",
+            "|---|---|---|",
+            *lines,
+            "",
+            f"On four small traces of text, of {len(losses)} sizes {sum(loss < 0 for loss in losses)} are below `lru`, by at most {-min(losses):.2f} points.",
+        ]
+    )
+
+
 def replay() -> str:
     """Public traces and traces made to hurt, as the newest replay found them."""
     main = runner.read_part("main", RESULTS / "replay")
@@ -229,7 +250,7 @@ def fetch_failures() -> str:
 
 
 def _interval(found: dict) -> str:
-    return _with_interval([found[key] for key in ("ratio", "low", "high")], 3)
+    return shown([found[key] for key in ("ratio", "low", "high")], 3)
 
 
 def prewarm() -> str:
@@ -296,7 +317,7 @@ def fetch_or_recompute() -> str:
     result = _read("fetch_or_recompute", "cpu.json")
     names = list(result["levels"][0]["policies"])
     lines = [
-        "Always fetch, always recompute, and by measured cost, over a host tier throttled at five levels: p50 time to first token, real servers in turn "
+        "Always fetch, always recompute, and by measured cost, over a host tier throttled at five levels: p50 time to first token (Harrell and Davis's estimate), real servers in turn "
         "(`python -m eval.fetch_or_recompute --json eval/results/fetch_or_recompute/cpu.json`):",
         "",
         "| throttle | " + " | ".join(names) + " | by cost over the better |",
@@ -305,7 +326,7 @@ def fetch_or_recompute() -> str:
     for row, ratio in zip(result["levels"], result["by_cost_over_better"], strict=True):
         times = " | ".join(f"{row['policies'][name]['p50_ttft_s']:.2f} s" for name in names)
         lines.append(
-            f"| {1e3 * row['delay_s']:.0f} ms + {1e3 * row['s_per_token']:g} ms/token | {times} | {ratio:.3f} |"
+            f"| {1e3 * row['delay_s']:.0f} ms + {1e3 * row['s_per_token']:g} ms/token | {times} | {shown(ratio)} |"
         )
     error = result["restore_median_error"]
     lines += [
@@ -327,7 +348,7 @@ def generated(text: str) -> str:
         )
     )
     importance = "\n\n".join((evidence(), importance_signal(), importance_turns(), tap_overhead()))
-    parts = {"replay": replay(), "results": results, "importance": importance}
+    parts = {"headline": headline(), "replay": replay(), "results": results, "importance": importance}
     for name, body in parts.items():
         begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
         head, _, rest = text.partition(begin)
