@@ -23,13 +23,20 @@ def interval_of(
 
     So a ratio of two sums (hits by requests, one policy's hits by another's) has the interval of the ratio.
     """
-    sums, rng = np.asarray(groups, dtype=float), np.random.default_rng(0)
-    drawn = rng.integers(0, len(sums), (NUM_RESAMPLES, len(sums)))
+    sums = np.asarray(groups, dtype=float)
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = np.array([statistic(sums[rows].sum(0)) for rows in drawn])
-        found = found[np.isfinite(found)]
-        low, high = np.quantile(found, (0.025, 0.975)).tolist() if len(found) else (float("nan"),) * 2
-        return [float(statistic(sums.sum(0))), low, high]
+        return interval_over(len(sums), lambda chosen: statistic(sums[chosen].sum(0)))
+
+
+def interval_over(
+    num_groups: int, statistic: Callable[[np.ndarray], float], num_resamples: int = NUM_RESAMPLES
+) -> list[float]:
+    """[value, low, high] of a statistic of the groups whose numbers it is given; NaN where no resample has a finite one."""
+    drawn = np.random.default_rng(0).integers(0, num_groups, (num_resamples, num_groups))
+    found = np.array([statistic(chosen) for chosen in drawn])
+    found = found[np.isfinite(found)]
+    low, high = np.quantile(found, (0.025, 0.975)).tolist() if len(found) else (float("nan"),) * 2
+    return [float(statistic(np.arange(num_groups))), low, high]
 
 
 def shown(values: Sequence[float], digits: int = 2, factor: float = 1.0) -> str:

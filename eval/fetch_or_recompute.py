@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from scipy.stats.mstats import hdmedian
 
-from eval.bootstrap import shown
+from eval.bootstrap import interval_over, shown
 from radiximp.replay.files import write_json
 from tests.server.server import Server, launch
 from tests.server.throttle import Throttle
@@ -172,14 +172,11 @@ def over_better(row: dict[str, Any]) -> list[float]:
     """[p50 by cost / p50 of the better fixed policy, low, high] at one level; rounds are resampled, the same ones for all."""
     by_round = [np.reshape(policy["ttft_s"], (-1, len(KINDS))) for policy in row["policies"].values()]
 
-    def ratio(chosen: np.ndarray | slice) -> float:
+    def ratio(chosen: np.ndarray) -> float:
         *fixed, ours = (p50_of(seconds[chosen].ravel()) for seconds in by_round)
         return ours / min(fixed)
 
-    num_rounds = len(by_round[0])
-    drawn = np.random.default_rng(0).integers(0, num_rounds, (_NUM_RESAMPLES, num_rounds))
-    low, high = np.quantile([ratio(chosen) for chosen in drawn], (0.025, 0.975))
-    return [ratio(slice(None)), float(low), float(high)]
+    return interval_over(len(by_round[0]), ratio, _NUM_RESAMPLES)
 
 
 def verdicts(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from eval import report
 from eval.bootstrap import shown
 from eval.replay_tables import runner, tables
 from eval.replay_tables.plan import LRU, OURS
-from eval.replay_tables.verdicts import grouped, percent, verdict, worst_loss
+from eval.replay_tables.verdicts import grouped, percent, worst_loss
 from eval.replay_tables.workloads import TEXT
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -175,19 +175,25 @@ def _ran(document: dict) -> str:
     return f"`python -m eval.replay_tables --part {document['part']}`, {all_of_them}{stale}"
 
 
-def headline() -> str:
+def _text_losses(main: dict) -> list[float]:
+    """Points of ours over lru under its worst seed, one a size of a text trace."""
+    cells = grouped(main["rows"])
+    return [worst_loss(rates) for name in TEXT if name in cells for rates in cells[name].values()]
+
+
+def headline(main: dict) -> str:
     """Per public trace of requests the size that gains most and the one that gains least, and what the text traces say."""
-    cells = grouped(runner.read_part("main", RESULTS / "replay")["rows"])
+    cells = grouped(main["rows"])
     lines = []
     for name in (name for name in cells if name not in TEXT):
-        gain = {size: percent(rates[OURS]) - percent(rates[LRU]) for (size, *_), rates in cells[name].items()}
-        rates = {size: rates for (size, *_), rates in cells[name].items()}
+        rates = {size: of_size for (size, *_), of_size in cells[name].items()}
+        gain = {size: percent(of_size[OURS]) - percent(of_size[LRU]) for size, of_size in rates.items()}
         most, least = max(gain, key=gain.get), min(gain, key=gain.get)
         lines.append(
             f"| {tables.title(name)} | {percent(rates[most][LRU])} → **{percent(rates[most][OURS])}** at {most} | "
             f"{percent(rates[least][LRU])} → {percent(rates[least][OURS])} at {least} |"
         )
-    losses = [worst_loss(rates) for name in TEXT if name in cells for rates in cells[name].values()]
+    losses = _text_losses(main)
     return "\n".join(
         [
             "Prompt tokens found in the cache, in % of all, `lru` → `importance`, in replays of public traces by cache size ([all of it](#measured)):",
@@ -201,24 +207,17 @@ def headline() -> str:
     )
 
 
-def replay() -> str:
+def replay(main: dict) -> str:
     """Public traces and traces made to hurt, as the newest replay found them."""
-    main = runner.read_part("main", RESULTS / "replay")
     hurt = runner.read_part("adversarial", RESULTS / "replay")
-    text_cells = [
-        verdict(name, capacity, rates)[1]
-        for name, cells in grouped(main["rows"]).items()
-        for (capacity, *_), rates in cells.items()
-        if name in TEXT
-    ]
-    missed = sum(text != "PASS" for text in text_cells)
+    losses = _text_losses(main)
     lines = [
         f"Prompt tokens found cached in %, last 80 % of the requests, one tier, nothing pinned ({_ran(main)}); "
         "a MISS is a bar that was set beforehand and not reached, or less than `lru` under any seed:",
         "",
         *tables.headline(main, is_short=True),
         "",
-        f"On four small traces of text `importance` is below `lru` in {missed} of {len(text_cells)} sizes; these, every policy at every size, "
+        f"On four small traces of text `importance` is below `lru` in {sum(loss < 0 for loss in losses)} of {len(losses)} sizes; these, every policy at every size, "
         "two tiers with pinned requests, ablations, settings and costs: [`eval/results/replay/`](eval/results/replay/).",
         "",
         f"Traces made to hurt: points of `importance` over `lru` at shares of a 2,000-page working set ({_ran(hurt)}):",
@@ -348,7 +347,8 @@ def generated(text: str) -> str:
         )
     )
     importance = "\n\n".join((evidence(), importance_signal(), importance_turns(), tap_overhead()))
-    parts = {"headline": headline(), "replay": replay(), "results": results, "importance": importance}
+    main = runner.read_part("main", RESULTS / "replay")
+    parts = {"headline": headline(main), "replay": replay(main), "results": results, "importance": importance}
     for name, body in parts.items():
         begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
         head, _, rest = text.partition(begin)

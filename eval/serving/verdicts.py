@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from eval.bootstrap import shown
+from eval.bootstrap import interval_over, shown
 from eval.serving.clients import FIELDS
 
 STOCK = ("lru", "slru", "lfu", "tlru")
@@ -61,13 +61,7 @@ def ratio(rows: Sequence[Row], pool: str, ours: str, base: str) -> list[float] |
         )
         groups += [(ours_s[of_a == session], base_s[of_b == session]) for session in np.unique(of_a)]
     median = lambda chosen, side: np.median(np.concatenate([groups[i][side] for i in chosen]))  # noqa: E731
-    rng, everything = np.random.default_rng(0), range(len(groups))
-    drawn = rng.integers(0, len(groups), (_NUM_RESAMPLES, len(groups)))
-    found = [median(chosen, 0) / median(chosen, 1) for chosen in drawn]
-    return [
-        float(median(everything, 0) / median(everything, 1)),
-        *np.quantile(found, (0.025, 0.975)).tolist(),
-    ]
+    return interval_over(len(groups), lambda chosen: median(chosen, 0) / median(chosen, 1), _NUM_RESAMPLES)
 
 
 def concluded(rows: Sequence[Row]) -> tuple[Row, list[str]]:
